@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -106,6 +106,8 @@ class Answer:
     faults: Plain = ()  # [token, code, text]: commits refused for a reason of their own
 
 
+#: Committed and stale tokens, and faults.
+Answers = tuple[tuple[int, ...], tuple[int, ...], Plain]
 #: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
 _STEP = struct.Struct("<BBHHHHHHQ")
 #: Token and frame of a save, bytes of its columns.
@@ -143,7 +145,7 @@ _packed_before: dict[int, tuple[Any, bytes]] = {}
 _MOST_PACKED = 64
 
 
-def _pack_columns(columns: Any) -> bytes:
+def pack_columns(columns: Any) -> bytes:
     """Pack the description of a block's columns, a list that nobody changes afterwards."""
     known = _packed_before.get(id(columns))
     if known is None or known[0] is not columns:
@@ -200,7 +202,7 @@ def _pack_step(message: Step) -> bytes:
     if numbers:
         head += struct.pack(f"<{len(numbers)}Q", *numbers)
     for save in saves:
-        packed = _pack_columns(save.columns)
+        packed = pack_columns(save.columns)
         head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
     return head
 
@@ -251,12 +253,16 @@ def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[in
     return struct.unpack_from(f"<{total}Q", data, at), end
 
 
-def _pack_answers(op: int, message: Give | Answer, items: int = 0) -> bytes:
+def _pack_answer(message: Answer) -> bytes:
+    return _pack_answers(4, message.session, (message.committed, message.stale, message.faults))
+
+
+def _pack_answers(op: int, session: int, answers: Answers, items: int = 0) -> bytes:
     """Pack the first part of a Give, or an Answer."""
-    tokens = (*message.committed, *message.stale)
-    odd = pack(message.faults) if message.faults else b""
-    counts = len(message.committed), len(message.stale), items, len(odd)
-    head = _ANSWER.pack(LAYOUT, op, *counts, message.session)
+    committed, stale, faults = answers
+    tokens = (*committed, *stale)
+    odd = pack(faults) if faults else b""
+    head = _ANSWER.pack(LAYOUT, op, len(committed), len(stale), items, len(odd), session)
     return head + struct.pack(f"<{len(tokens)}Q", *tokens) + odd if tokens or odd else head
 
 
@@ -283,12 +289,24 @@ def _unpack_answer(data: bytes) -> Answer:
 
 
 def _pack_give(message: Give) -> bytes:
-    head = _pack_answers(3, message, len(message.items))
-    for item in message.items:
-        name, packed, place = item.segment.encode(), _pack_columns(item.columns), item.place
-        sizes = len(packed), len(place), len(name)
-        head += _GIVEN.pack(*_numbers_of(item), *sizes) + packed + place + name
-    return head
+    answers = message.committed, message.stale, message.faults
+    return pack_give(message.session, answers, [_pack_given(item) for item in message.items])
+
+
+def pack_give(session: int, answers: Answers, items: Sequence[bytes]) -> bytes:
+    """Pack a Give whose batches are packed."""
+    return _pack_answers(3, session, answers, len(items)) + b"".join(items)
+
+
+def _pack_given(item: Given) -> bytes:
+    columns, name = pack_columns(item.columns), item.segment.encode()
+    return pack_given(_numbers_of(item), columns, item.place, name)
+
+
+def pack_given(numbers: Sequence[int], columns: bytes, place: bytes, segment: bytes) -> bytes:
+    """Pack a batch: its numbers, from ``request`` to ``live``, and what is packed already."""
+    sizes = len(columns), len(place), len(segment)
+    return _GIVEN.pack(*numbers, *sizes) + columns + place + segment
 
 
 def _unpack_give(data: bytes) -> Give:
@@ -332,4 +350,4 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)
 FROM_SERVER.packed(3, Give, _pack_give, _unpack_give)
-FROM_SERVER.packed(4, Answer, partial(_pack_answers, 4), _unpack_answer)
+FROM_SERVER.packed(4, Answer, _pack_answer, _unpack_answer)

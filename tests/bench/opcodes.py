@@ -35,49 +35,55 @@ _RECORDS, _SEQUENCES = 40_000, 3_000
 
 
 class Tracer:
-    """Counts the bytecodes and calls of the main thread, by room."""
+    """Counts the bytecodes and calls of the main thread, by function."""
 
     def __init__(self) -> None:
-        self.opcodes, self.calls = Counter[str](), Counter[str]()
-        self._rooms: dict[CodeType, str] = {}
+        self._counts: dict[CodeType, list[int]] = {}
+        self._counters: dict[CodeType, Any] = {}
         self._real = self._now = time.monotonic
-        self._began = 0.0
         time.monotonic = lambda: self._now()
 
     def start(self) -> None:
-        self._began = began = self._real()
+        began = self._real()
         self._now = lambda: began + (self._real() - began) / _SLOWER
         sys.settrace(self._call)
 
-    def stop(self) -> dict[str, dict[str, int]]:
+    def stop(self) -> dict[str, list[int]]:
         sys.settrace(None)
         self._now = self._real
-        return {"opcodes": dict(self.opcodes), "calls": dict(self.calls)}
+        counts = Counter[str](), Counter[str]()
+        for code, of in self._counts.items():
+            for counter, number in zip(counts, of, strict=True):
+                counter[f"{_room(code)} {code.co_qualname}"] += number
+        return {name: [of[name] for of in counts] for name in counts[0]}
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
-        room = self._rooms.get(code)
-        if room is None:
-            room = self._rooms[code] = _room(code)
-        if not room:
+        count = self._counters.get(code)
+        if count is None:
+            count = self._counters[code] = self._counter(code)
+        if not count:
             return None
-        self.calls[room] += 1
+        self._counts[code][1] += 1
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        opcodes = self.opcodes
+        return count
+
+    def _counter(self, code: CodeType) -> Any:
+        if code.co_filename == __file__:
+            return False
+        counts = self._counts[code] = [0, 0]
 
         def count(frame: FrameType, event: str, argument: object) -> Any:
             if event == "opcode":
-                opcodes[room] += 1
+                counts[0] += 1
             return count
 
         return count
 
 
 def _room(code: CodeType) -> str:
-    """Return the room of the server, or the package, that has a function; "": it is not counted."""
+    """Return the room of a function, or its package."""
     file = Path(code.co_filename)
-    if file == Path(__file__):
-        return ""
     if not file.is_relative_to(_REPOSITORY) or ".venv" in file.parts:
         return "libraries"
     package, *rooms = file.relative_to(_REPOSITORY).parts[1:-1]
@@ -115,7 +121,7 @@ def _read(path: Path) -> Any:
 
 
 def count(pipeline: Any, prefetch: int, train: Callable[[Any], None]) -> dict[str, Any]:
-    """Return the counts of a batch: owner and trainer, opcodes and calls, by room."""
+    """Return the bytecodes and calls of a batch at owner and trainer, by function."""
     import headrace
     import headrace_server as hs
 
@@ -136,20 +142,16 @@ def count(pipeline: Any, prefetch: int, train: Callable[[Any], None]) -> dict[st
                 trainer = tracer.stop()
                 os.kill(worker, signal.SIGUSR2)
                 owner = _read(Path(folder, "counts"))
-    return {"owner": _of_a_batch(owner), "trainer": _of_a_batch(trainer)}
+    return {
+        process: {name: [number / COUNTED for number in of] for name, of in counts.items()}
+        for process, counts in (("owner", owner), ("trainer", trainer))
+    }
 
 
 def _steps(feed: Any, train: Callable[[Any], None]) -> Iterator[None]:
     for batch in feed:
         train(batch)
         yield
-
-
-def _of_a_batch(counts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    return {
-        what: {room: round(number / COUNTED) for room, number in by_room.items()}
-        for what, by_room in counts.items()
-    }
 
 
 def _read_columns(batch: Any) -> None:
@@ -214,6 +216,7 @@ def prepare(directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.opcodes", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--functions", type=int, default=0, help="print so many of each process")
     parser.add_argument("--json", type=Path, help="write all counts to this file")
     options = parser.parse_args()
     import headrace_proto.spin
@@ -232,19 +235,28 @@ def main() -> None:
         for name, case in cases(Path(folder)).items():
             if options.only in name:
                 found[name] = count(*case)
-                print(_line(name, found[name]), flush=True)
+                print(_table(name, found[name], options.functions), flush=True)
     if options.json:
         options.json.write_text(json.dumps(found))
 
 
-def _line(name: str, counts: dict[str, Any]) -> str:
-    parts = [f"{name:14}"]
+def total(counts: dict[str, list[float]]) -> list[int]:
+    """Return the bytecodes and calls of all functions."""
+    return [round(sum(numbers)) for numbers in zip(*counts.values(), strict=True)]
+
+
+def _table(name: str, counts: dict[str, Any], functions: int) -> str:
+    lines = [name]
     for process, of in counts.items():
-        rooms = sorted(of["opcodes"].items(), key=lambda item: -item[1])
-        by_room = ", ".join(f"{room} {number}" for room, number in rooms if number)
-        opcodes, calls = (sum(of[what].values()) for what in ("opcodes", "calls"))
-        parts.append(f"{process:8}{opcodes:7,} bytecodes {calls:5} calls   {by_room}")
-    return "\n    ".join(parts)
+        rooms = Counter[str]()
+        for function, (number, _) in of.items():
+            rooms[function.partition(" ")[0]] += number
+        by_room = ", ".join(f"{room} {number:.0f}" for room, number in rooms.most_common())
+        opcodes, calls = total(of)
+        lines.append(f"    {process:8}{opcodes:7,} bytecodes {calls:5} calls   {by_room}")
+        dearest = sorted(of.items(), key=lambda item: -item[1][0])[:functions]
+        lines += [f"{number:20.1f} {calls:6.2f}  {name}" for name, (number, calls) in dearest]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.machine.trainer import Trainer
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import Answer, Idle, Outlook, Over
+from headrace_server.leasing.protocol import Outlook
 from headrace_server.shaping.plain import Numbers, Stored
 from headrace_server.shaping.segments import Segments
 
+from .port import Idle
 from .world import World
 from .worlds import config_of
 
@@ -58,7 +59,7 @@ def answered_before_stored():
 
     def at_once(self, session, token, payload):
         if token in session.leases:
-            self.sent.append((session.name, Answer((token,))))
+            self.port.answer(session.name, (token,))
         commit(self, session, token, payload)
 
     return patched(Desk, _commit=at_once)
@@ -67,7 +68,7 @@ def answered_before_stored():
 def returned_batch_lost():
     def end(self, lease):
         lease.session.leases.pop(lease.token, None)
-        self.gone.append(lease.batch)
+        self.port.gone(lease.batch)
         self._look(lease.batch.partition)
 
     return patched(Desk, _end=end)
@@ -77,9 +78,9 @@ def returned_batch_kept_in_memory():
     void = Desk._void
 
     def keep(self, session, partition, since=(0, -1)):
-        n = len(self.gone)
+        n = len(self.port.freed)
         void(self, session, partition, since)
-        del self.gone[n:]
+        del self.port.freed[n:]
 
     return patched(Desk, _void=keep)
 
@@ -103,9 +104,10 @@ def _filtered(keeps):
     answer = Desk._answer_made
 
     def silent(self, *args):
-        n = len(self.sent)
+        sent = self.port.sent
+        n = len(sent)
         answer(self, *args)
-        self.sent[n:] = [one for one in self.sent[n:] if keeps(one[1])]
+        sent[n:] = [one for one in sent[n:] if keeps(one[1])]
 
     return patched(Desk, _answer_made=silent)
 
@@ -139,7 +141,7 @@ def over_before_stored():
         session = request.session
         del session.asked[request.number]
         session.idle -= request.idle
-        self.sent.append((session.name, Over(request.number, partition, epoch)))
+        self.port.over(session.name, request.number, partition, epoch, ())
 
     return patched(Desk, _answer_over=at_once)
 
@@ -181,8 +183,8 @@ def lost_reply_not_repeated():
 def terms_repeat():
     init = Desk.__init__
 
-    def first(self, partitions, term, **options):
-        init(self, partitions, 1 + min(partitions, default=0), **options)
+    def first(self, partitions, term, port, **options):
+        init(self, partitions, 1 + min(partitions, default=0), port, **options)
 
     return patched(Desk, __init__=first)
 
@@ -278,7 +280,7 @@ def ranks_pass_partitions_by():
         queue = self._asking[partition].get((slot, epoch), ())
         for request in queue if made is Outlook.IDLE and self.world else ():
             if not request.gone:
-                self.sent.append((request.session.name, Idle(request.number)))
+                self.port.idle(request.session.name, request.number, True)
 
     def passes(self, owner, requests, live=()):
         rank, self.rank = self.rank, -1

@@ -15,10 +15,10 @@ from random import Random
 
 from headrace.machine.trainer import Trainer
 from headrace_proto.step_messages import Given
-from headrace_server.leasing import protocol
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import Batch, Outlook
+from headrace_server.leasing.protocol import Batch, Greeting, Outlook
 
+from . import port
 from .journal import Journal
 from .partitions import Plain, Segments, Slab, rows_of
 
@@ -70,7 +70,7 @@ def law(holds, text):
 
 
 @dataclass(slots=True)
-class Greeting:
+class Greets:
     connection: int
     who: dict
     held: list
@@ -123,14 +123,14 @@ class Owner:
         self.world, self.number = world, number
         of = range(number, world.config.partitions, count)
         journal = world.journal
-        self.slab = Slab(world.config.room)
+        self.slab, self.port = Slab(world.config.room), port.Port()
         self.partitions = {p: world.partition(p, journal.of(p), self.slab) for p in of}
         if world.config.guard:
             self.partitions = {p: Guarded(one) for p, one in self.partitions.items()}
         known = journal.everyone()
         journal.known[number] = dict(known)
         self.desk = Desk(
-            self.partitions, term, known=known, runs=journal.runs,
+            self.partitions, term, self.port, known=known, runs=journal.runs,
             births=[(*of, birth) for of, birth in journal.births.items()],
             tokens=world.stored_tokens, now=world.now, ttl=TTL, grace=GRACE,
             max_open=world.config.max_open,
@@ -159,7 +159,7 @@ class Owner:
             return
         name, now, desk = wire.process.name, self.world.now, self.desk
         known = self.wires.get(name)
-        if isinstance(message, Greeting):
+        if isinstance(message, Greets):
             if known is None or known.number < wire.number:
                 self.wires[name] = wire
                 desk.hello(self.hello(name, message), now)
@@ -195,7 +195,7 @@ class Owner:
             turn = given.turn_epoch, given.turn_index
             return Batch(given.partition, given.number, -1, turn, given.rows, given.place)
 
-        return protocol.Hello(
+        return Greeting(
             name,
             **greeting.who,
             held=[(given.token, batch(given)) for given in greeting.held],
@@ -211,27 +211,27 @@ class Owner:
             self.world.later(self.world.random.random() * 0.01, self.work)
 
     def send(self):
-        world, desk = self.world, self.desk
-        for name, message in desk.sent:
+        world = self.world
+        for name, message in self.port.sent:
             wire = self.wires.get(name)
-            if isinstance(message, protocol.Give):
+            if isinstance(message, port.Give):
                 message = world.given(message)
-            if isinstance(message, protocol.Answer):
+            if isinstance(message, port.Answer):
                 stored = world.stored_tokens
                 answered = stored.issuperset(message.committed)
                 law(answered, "a commit is answered before it is stored")
                 law(stored.isdisjoint(message.stale), "a stored commit is called stale")
-            if isinstance(message, protocol.Welcome) and world.steady:
+            if isinstance(message, port.Welcome) and world.steady:
                 law(not message.stale, "what a trainer holds is void, though none has left")
             if wire is not None:
                 world.count(message)
                 world.down(wire, message)
-        desk.sent.clear()
+        self.port.sent.clear()
 
     def note(self):
         """Take what is to be stored, and the memory that is free."""
         world, desk = self.world, self.desk
-        for entry in desk.log:
+        for entry in self.port.log:
             kind, p = entry[0], entry[1]
             if kind in ("join", "leave"):
                 p, records = SESSIONS, [entry]
@@ -243,10 +243,10 @@ class Owner:
             if p not in self.flushing:
                 self.flushing.add(p)
                 world.later(world.random.random() * 0.1, lambda p=p: self.flush(p))
-        desk.log.clear()
-        for batch in desk.gone:
+        self.port.log.clear()
+        for batch in self.port.freed:
             self.slab.gone(batch)
-        desk.gone.clear()
+        self.port.freed.clear()
         if self.slab.mapped and world.random.random() < world.config.maps:
             world.later(world.random.random() * 0.3, self.free)
         else:
@@ -419,7 +419,7 @@ class Process:
         if (old := self.wires.get(owner)) is not None:
             self.cut(old)
         self.connection += 1
-        greeting = Greeting(self.connection, self.who, *self.machine.greeting(owner))
+        greeting = Greets(self.connection, self.who, *self.machine.greeting(owner))
         self.wires[owner] = wire = Wire(self, owner, world.owners[owner], self.connection)
         world.up(wire, greeting)
         if world.happens("cut", 4.0):  # soon again, so that two greetings may cross
@@ -460,17 +460,16 @@ class Process:
             # a batch may come before the Welcome, and again with it
             if message.token not in machine.hands and message.token not in machine.commits:
                 machine.give(owner, message, self.world.bodies[message.token])
-        elif isinstance(message, protocol.Answer):
+        elif isinstance(message, port.Answer):
             answers = message.committed, message.stale, message.faults
             for _, code, text in machine.answer(owner, *answers):
                 self.stale(code, text)
-        elif isinstance(message, protocol.Idle):
+        elif isinstance(message, port.Idle):
             live = (message.request,) if message.live else ()
             machine.idle(owner, (message.request,), live)
-        elif isinstance(message, protocol.Over):
-            epoch = -1 if message.epoch is None else message.epoch
-            machine.over(owner, message.request, message.partition, epoch, message.also)
-        elif isinstance(message, protocol.Welcome):
+        elif isinstance(message, port.Over):
+            machine.over(owner, *message)
+        elif isinstance(message, port.Welcome):
             if self.job:
                 self.who["run"] = message.run
                 self.job.join(message.run)
@@ -481,9 +480,9 @@ class Process:
             self.training = {t: h for t, h in self.training.items() if t in machine.hands}
         elif isinstance(message, LetGo):
             machine.let_go()
-        elif isinstance(message, protocol.Unknown):
+        elif isinstance(message, port.Unknown):
             self.lose(owner)
-        elif isinstance(message, protocol.Refused):
+        elif isinstance(message, port.Refused):
             self.die()
             self.world.refused(self, message.text)
             return

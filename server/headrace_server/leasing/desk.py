@@ -75,22 +75,15 @@ from .protocol import (
     ANYONE,
     COUNTER_BITS,
     EARLY,
-    Answer,
     Batch,
-    Give,
-    Hello,
-    Idle,
-    Message,
+    Greeting,
     Order,
     Outlook,
-    Over,
     Partition,
-    Refused,
+    Port,
     Slot,
     Token,
     Turn,
-    Unknown,
-    Welcome,
 )
 
 #: An epoch after all others.
@@ -141,7 +134,7 @@ class _Session:
     early: dict[Token, object] = field(default_factory=dict)  # commits that wait for earlier ones
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
-    greeting: Hello | None = None  # its last one
+    greeting: Greeting | None = None  # its last one
     joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
 
 
@@ -157,6 +150,13 @@ class _Request:
     gone: bool = False
 
 
+class _Over(NamedTuple):
+    request: int
+    partition: int
+    epoch: int  # -1: nothing more at all
+    also: tuple[int, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class _Lease:
     token: Token
@@ -169,14 +169,7 @@ class _Lease:
 class Desk:
     """One feed at one owner.  All calls but ``Partition.make`` are made under the owner's lock.
 
-    The caller drains these lists after each call:
-
-    ``sent``: (session, message), to the session's present connection.
-    ``log``: entries ("commit", partition, token, rows), ("deal" | "order" | "made", partition), for
-    which the partition has records to store, and ("join", session, run, rank, birth) and
-    ("leave", session): ``stored`` counts these as of ``SESSIONS``.
-    ``gone``: batches whose bytes nobody needs any more.
-
+    ``port``: what the desk calls to act.
     ``known``: sessions of the earlier life, with run, rank and birth of each.
     ``births``: run, rank and birth of the last process of each rank that had a session.
     ``runs``: the last runs of ranks, the present one last.
@@ -189,6 +182,7 @@ class Desk:
         self,
         partitions: Mapping[int, Partition],
         term: int,
+        port: Port,
         *,
         known: Mapping[bytes, tuple[int, int, int]] | None = None,
         births: Iterable[tuple[int, int, int]] = (),
@@ -205,9 +199,7 @@ class Desk:
         # A prefetch may stand at each partition, another be under way; and as many batches are in
         # the loop's hands, and committed.  A trainer asks for no more.
         self._most_open = (max_open + 2) * (len(partitions) + 3)
-        self.sent: list[tuple[bytes, Message]] = []
-        self.log: list[tuple[Any, ...]] = []
-        self.gone: list[Batch] = []
+        self.port = port
         self.counts = dict.fromkeys(("batches", "rows", "stale", "expired", "redelivered"), 0)
         self.sessions: dict[bytes, _Session] = {}
         self._now, self._grace_ends = now, now + grace
@@ -254,8 +246,8 @@ class Desk:
         self._paused = False
         # An earlier life
         self._known = dict(known or {})
-        self._greeted: dict[bytes, Hello] | None = {}
-        self._newcomers: dict[bytes, Hello] = {}  # ranks that wait for the present run's end
+        self._greeted: dict[bytes, Greeting] | None = {}
+        self._newcomers: dict[bytes, Greeting] = {}  # ranks that wait for the present run's end
         self._newcomers_since = 0.0  # when the last one came
         deals = [(one.run, one.world) for one in partitions.values()]
         #: Runs of ranks: the present one is the last, and those before it are over.  One that has a
@@ -278,7 +270,7 @@ class Desk:
 
     # Greetings
 
-    def hello(self, hello: Hello, now: float) -> None:
+    def hello(self, hello: Greeting, now: float) -> None:
         """Take a greeting.  The caller drops messages of the session's earlier connections."""
         self._now = now
         name = hello.session
@@ -290,7 +282,7 @@ class Desk:
         else:
             self._hear(hello)
 
-    def _is_simple(self, hello: Hello) -> bool:
+    def _is_simple(self, hello: Greeting) -> bool:
         """Return whether a greeting is of a new trainer without a rank that has nothing.
 
         Ranks must learn the same least turns to stay in step, also of the partition that makes.
@@ -299,13 +291,13 @@ class Desk:
             return False
         return hello.session not in self.sessions and not (hello.held or hello.commits)
 
-    def _hear_deferred(self, hello: Hello) -> None:
+    def _hear_deferred(self, hello: Greeting) -> None:
         self._greeting[hello.session] -= 1
         if not self._greeting[hello.session]:  # else it has greeted again
             del self._greeting[hello.session]
             self._hear(hello)
 
-    def _hear(self, hello: Hello) -> None:
+    def _hear(self, hello: Greeting) -> None:
         if self._greeted is None:
             if self._is_newcomer(hello):
                 self._newcomers[hello.session] = hello
@@ -323,7 +315,7 @@ class Desk:
         assert self._greeted is not None
         hellos = [*self._greeted.values()]
         for name in self._known.keys() - self._greeted.keys():
-            self._write("leave", name)
+            self._left(name)
         self._greeted = None
         others = [hello for hello in hellos if not self._goes_on(hello)]
         self._admit(hello for hello in hellos if self._goes_on(hello))
@@ -331,22 +323,23 @@ class Desk:
         for hello in others:
             self._hear(hello)
 
-    def _goes_on(self, hello: Hello) -> bool:
+    def _goes_on(self, hello: Greeting) -> bool:
         """Return whether a trainer was of the present run, or is of those without ranks."""
         return hello.run == self.run != 0 if self.world else hello.rank < 0
 
-    def _admit(self, hellos: Iterable[Hello]) -> None:
-        admitted = []
+    def _admit(self, hellos: Iterable[Greeting]) -> None:
+        admitted, port = [], self.port
         for hello in sorted(hellos, key=lambda one: one.birth):
             name = hello.session
             if refused := self._refusal(hello):
-                self.sent.append((name, refused))
+                port.refuse(name, *refused)
                 continue
             if (session := self.sessions.get(name)) is None:
                 slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
                 session = _Session(name, hello.rank, slot, self._now, self._token)
                 self.sessions[name] = session
-                self._write("join", name, hello.run, hello.rank, hello.birth)
+                self._logged[SESSIONS] += 1
+                port.joined(name, hello.run, hello.rank, hello.birth)
                 session.joined = self._logged[SESSIONS]
             session.greeting, session.seen = hello, self._now
             admitted.append((hello, session, len(self.sessions) - 1))
@@ -361,7 +354,7 @@ class Desk:
             self._unstored[SESSIONS].append((session.joined, session, (hello, stale, others)))
         self.stored(SESSIONS, 0)
 
-    def _refusal(self, hello: Hello) -> Refused | None:
+    def _refusal(self, hello: Greeting) -> tuple[str, str] | None:
         """Return why a trainer does not fit the others; begin its run, if that is new."""
         others = [one for one in self.sessions.values() if one.name != hello.session]
         if hello.rank < 0:
@@ -370,7 +363,7 @@ class Desk:
                     f"the feed is in coordinated mode with world_size={self.world}: "
                     "connect with rank= and world_size="
                 )
-                return Refused("protocol", text)
+                return "protocol", text
             if self.world:
                 self._deal(self.run, 0)
             return None
@@ -379,12 +372,12 @@ class Desk:
                 "trainers without a rank use this feed: either all of its trainers connect with "
                 "rank= and world_size=, or none does"
             )
-            return Refused("protocol", text)
+            return "protocol", text
         if not hello.run:  # it goes on with this one unless all others are gone
             goes_on = others or not self._is_new(hello) or hello.session in self.sessions
             hello.run = self.run if goes_on and self.run else self._next_run()
         if hello.run in self.runs[:-1]:
-            return Refused("in_use", _RUN_OVER)
+            return "in_use", _RUN_OVER
         if hello.run != self.run:
             if others:
                 return self._in_use(hello)
@@ -392,22 +385,22 @@ class Desk:
         elif hello.world != self.world:
             if self.world:
                 text = f"world_size={hello.world} differs from {self.world}, that of its run"
-                return Refused("protocol", text)
+                return "protocol", text
             self._deal(hello.run, hello.world)
         if self.births.get(hello.rank, -1) > hello.birth:
-            return Refused("in_use", _REPLACED)
+            return "in_use", _REPLACED
         self.births[hello.rank] = hello.birth
         for rival in others:
             if rival.rank == hello.rank and rival.name in self.sessions:
-                self.sent.append((rival.name, Refused("in_use", _REPLACED)))
+                self.port.refuse(rival.name, "in_use", _REPLACED)
                 self._leave(rival.name)
         return None
 
-    def _is_new(self, hello: Hello) -> bool:
+    def _is_new(self, hello: Greeting) -> bool:
         """Return whether another process had this rank, or there were other ranks."""
         return hello.world != self.world or self.births.get(hello.rank, hello.birth) != hello.birth
 
-    def _is_newcomer(self, hello: Hello) -> bool:
+    def _is_newcomer(self, hello: Greeting) -> bool:
         """Return whether a rank has to wait for a sign of the others, or for their end."""
         if hello.rank < 0 or hello.session in self.sessions:
             return False
@@ -440,11 +433,11 @@ class Desk:
         self._admit(joining)
         for hello in hellos:
             if hello not in joining and alive:
-                self.sent.append((hello.session, self._in_use(hello)))
+                self.port.refuse(hello.session, *self._in_use(hello))
             elif hello not in joining:
                 self._hear(hello)
 
-    def _in_use(self, hello: Hello) -> Refused:
+    def _in_use(self, hello: Greeting) -> tuple[str, str]:
         ranks = sorted(one.rank for one in self.sessions.values())
         more = ", …" if len(ranks) > _LISTED else ""
         text = (
@@ -452,9 +445,9 @@ class Desk:
             f"{', '.join(map(str, ranks[:_LISTED]))}{more}; this trainer is of run {hello.run}.  "
             "End all ranks of that run first, or start this one with the others of its run"
         )
-        return Refused("in_use", text)
+        return "in_use", text
 
-    def _judge(self, admitted: list[tuple[Hello, _Session, int]]) -> set[Token]:
+    def _judge(self, admitted: list[tuple[Greeting, _Session, int]]) -> set[Token]:
         """Take what trainers hold and have committed; return the held tokens that are void."""
         claims: list[tuple[Token, Batch, _Session, bool, object]] = []
         for hello, session, _ in admitted:
@@ -514,7 +507,7 @@ class Desk:
                 return one
         return None
 
-    def _welcome(self, hello: Hello, session: _Session, stale: set[Token], others: int) -> None:
+    def _welcome(self, hello: Greeting, session: _Session, stale: set[Token], others: int) -> None:
         gets = {request: (partition, epoch) for request, partition, epoch in hello.gets}
         kept = {of[0] for of in (*hello.held, *hello.commits)}
         again = []
@@ -527,7 +520,7 @@ class Desk:
         self._forget_requests(session)
         places = {number: self._next_turn(number, session.slot) for number in self.partitions}
         void = [token for token, *_ in hello.held if token in stale]
-        self.sent.append((session.name, Welcome(places, void, others, hello.run)))
+        self.port.welcome(session.name, places, void, others, hello.run)
         for lease in again:
             self.counts["redelivered"] += 1
             self._send(lease)
@@ -561,7 +554,7 @@ class Desk:
             # a dead process may have sent a message that came sooner
             self._look_at_newcomers(alive=now - self._newcomers_since >= _SIGN_S)
         elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
-            self.sent.append((name, Unknown()))
+            self.port.unknown(name)
 
     def tick(self, now: float) -> list[bytes]:
         """End leases of silent sessions, and return these sessions.  The caller calls it often."""
@@ -606,7 +599,7 @@ class Desk:
             for request in session.asked.values() if session.leases else ():
                 if request.idle and not request.told:
                     request.told = True
-                    self.sent.append((session.name, Idle(request.number)))
+                    self.port.idle(session.name, request.number, True)
 
     def leave(self, name: bytes) -> None:
         """End a session: its batches go to others."""
@@ -620,7 +613,7 @@ class Desk:
         if self._greeted is not None:
             self._greeted.pop(name, None)
             if self._known.pop(name, None) is not None:
-                self._write("leave", name)
+                self._left(name)
             if self._known.keys() <= self._greeted.keys():
                 self._recover()
         elif (session := self.sessions.pop(name, None)) is not None:
@@ -633,7 +626,7 @@ class Desk:
                     self._void(session, number)
                 if self._lanes:
                     self._over.pop((number, session.slot), None)
-            self._write("leave", name)
+            self._left(name)
             self._look_at_newcomers()
 
     # Leases
@@ -668,14 +661,14 @@ class Desk:
         if self._lanes:
             session.last[partition] = token, batch
         rows = batch.rows - batch.empty
-        self.log.append(("commit", partition, token, rows))
+        self.port.committed(partition, token, rows)
         self._logged[partition] = logged = self._logged[partition] + 1
         self._unstored[partition].append((logged, session, token))
         session.unstored += 1
         counts = self.counts
         counts["batches"] += 1
         counts["rows"] += rows
-        self.gone.append(batch)
+        self.port.gone(batch)
         if self.partitions[partition].gone:
             self._take_gone(self.partitions[partition])
         if self._asking[partition] or self._held_up:  # one without memory may be the first now
@@ -694,7 +687,7 @@ class Desk:
             del session.early[lease.token]
             self.counts["stale"] += 1
             if session.name in self.sessions:  # else it greets again, and its commit is judged
-                self.sent.append((session.name, Answer((), (lease.token,))))
+                self.port.answer(session.name, (), (lease.token,))
 
     def _commit_again(self, session: _Session, token: Token) -> None:
         """Answer a commit without a lease."""
@@ -703,10 +696,10 @@ class Desk:
             session.unstored += 1
             self._when_stored(partition, session, token)
         elif self._is_committed(token):
-            self.sent.append((session.name, Answer((token,))))
+            self.port.answer(session.name, (token,))
         else:
             self.counts["stale"] += 1
-            self.sent.append((session.name, Answer((), (token,))))
+            self.port.answer(session.name, (), (token,))
 
     def _is_committed(self, token: Token) -> bool:
         return token in self._recent or token in self._before or token in self._stored_tokens
@@ -722,7 +715,7 @@ class Desk:
 
     def _refuse(self, lease: _Lease, code: str, text: str) -> None:
         lease.session.early.pop(lease.token, None)
-        self.sent.append((lease.session.name, Answer(faults=((lease.token, code, text),))))
+        self.port.answer(lease.session.name, (), (), ((lease.token, code, text),))
         self._end(lease)
 
     def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
@@ -745,14 +738,14 @@ class Desk:
         self._forget_early(lease)
         self.counts["redelivered"] += 1
         if self.partitions[partition].voids:
-            self.gone.append(batch)
+            self.port.gone(batch)
             self._void(session, partition, batch.turn)
         elif self.partitions[partition].returned(batch):
             self._push(batch)
             self._came_back.add(partition)
         else:
             self._remakes.add((partition, batch.slot))
-            self.gone.append(batch)
+            self.port.gone(batch)
         self._look(partition)
 
     def _void(self, session: _Session, partition: int, since: Turn = (0, -1)) -> None:
@@ -765,10 +758,10 @@ class Desk:
                 del session.leases[token]
                 self._forget_early(lease)
                 self.counts["redelivered"] += 1
-                self.gone.append(lease.batch)
+                self.port.gone(lease.batch)
         for _, _, batch in self._heaps.pop((partition, session.slot), ()):
             self._waiting[partition] -= 1
-            self.gone.append(batch)
+            self.port.gone(batch)
         session.last.pop(partition, None)
         self.partitions[partition].leave(session.slot, since)
         self._look(partition)
@@ -786,15 +779,19 @@ class Desk:
             leases = (of.batch for of in session.leases.values())
             later = any(of.partition == partition and of.turn > batch.turn for of in leases)
             live = later or bool(self._heaps.get((partition, slot)))
-        self.sent.append((session.name, Give(lease.request, lease.token, batch, live)))
+        self.port.give(session.name, lease.request, lease.token, batch, live)
 
     # The journals
 
-    def _write(self, kind: str, key: Any, *rest: object) -> None:
-        self.log.append((kind, key, *rest))
-        self._logged[SESSIONS if kind in ("join", "leave") else key] += 1
+    def _write(self, kind: str, partition: int) -> None:
+        self._logged[partition] += 1
+        self.port.changed(partition, kind)
 
-    def _when_stored(self, partition: int, session: _Session, what: Token | Over) -> None:
+    def _left(self, session: bytes) -> None:
+        self._logged[SESSIONS] += 1
+        self.port.left(session)
+
+    def _when_stored(self, partition: int, session: _Session, what: Token | _Over) -> None:
         """Answer a session once all entries of a partition so far are stored."""
         self._unstored[partition].append((self._logged[partition], session, what))
         self.stored(partition, self._stored[partition])
@@ -827,14 +824,14 @@ class Desk:
                 # else it has left, or greeted again
                 if session.greeting is hello and not self._greeting[session.name]:
                     self._welcome(hello, session, stale, others)
-            elif isinstance(what, Over):
-                self._over[partition, session.slot] = FOREVER if what.epoch is None else what.epoch
-                what.also = self._over_as_well(partition, session.slot)
-                self.sent.append((session.name, what))
+            elif isinstance(what, _Over):
+                self._over[partition, session.slot] = FOREVER if what.epoch < 0 else what.epoch
+                what = what._replace(also=self._over_as_well(partition, session.slot))
+                self.port.over(session.name, *what)
             else:
                 self._apply(partition, what)
         for session, tokens in answers.items():
-            self.sent.append((session.name, Answer(tuple(tokens))))
+            self.port.answer(session.name, tokens)
 
     # Orders
 
@@ -877,7 +874,7 @@ class Desk:
 
     def _deal(self, run: int, world: int) -> None:
         for session in list(self.sessions.values()):
-            self.sent.append((session.name, Refused("in_use", _RUN_OVER)))
+            self.port.refuse(session.name, "in_use", _RUN_OVER)
             self._leave(session.name)  # at once, also if it has greeted again
         self.run, self.world, self._low = run, world, self.ahead * (world or 1)
         if [run] != self.runs[-1:]:
@@ -885,7 +882,8 @@ class Desk:
         self.births.clear()
         for (number, _), heap in self._heaps.items():
             if not self.partitions[number].ahead:  # else it keeps them
-                self.gone += [batch for _, _, batch in heap]
+                for _, _, batch in heap:
+                    self.port.gone(batch)
         self._heaps.clear()
         self._waiting.clear()
         self._over.clear()
@@ -904,7 +902,8 @@ class Desk:
     def _take_gone(self, one: Partition) -> None:
         """Take what a partition has left out."""
         if one.gone:
-            self.gone += one.gone
+            for batch in one.gone:
+                self.port.gone(batch)
             one.gone.clear()
 
     # Requests
@@ -1042,11 +1041,11 @@ class Desk:
         self._asking[partition].pop((slot, epoch), None)
         return False
 
-    def _answer_over(self, request: _Request, partition: int, epoch: int | None) -> None:
+    def _answer_over(self, request: _Request, partition: int, epoch: int) -> None:
         session = request.session
         del session.asked[request.number]
         session.idle -= request.idle
-        self._when_stored(partition, session, Over(request.number, partition, epoch))
+        self._when_stored(partition, session, _Over(request.number, partition, epoch))
 
     def _over_as_well(self, partition: int, slot: Slot) -> tuple[int, ...]:
         """Return the other partitions of which the same was said before."""
@@ -1224,7 +1223,7 @@ class Desk:
         if made in (Outlook.OVER, Outlook.ENDED):
             for request in queue:
                 if not request.gone:
-                    self._answer_over(request, partition, None if made is Outlook.ENDED else epoch)
+                    self._answer_over(request, partition, -1 if made is Outlook.ENDED else epoch)
             self._asking[partition].pop((slot, epoch), None)
             return
         if made is not Outlook.IDLE:
@@ -1239,7 +1238,7 @@ class Desk:
             request.idle, request.live = True, bool(live)
             if not self.world:
                 request.told = True
-                self.sent.append((request.session.name, Idle(request.number, request.live)))
+                self.port.idle(request.session.name, request.number, request.live)
 
     def work(self) -> bool:
         """Do one step of making at once; return False where there is nothing to do."""

@@ -1,7 +1,8 @@
 """The words between a partition, the desk and its trainers: plain data.
 
     trainer ── hello, ask, commit … ──► desk ── make, commit, returned, reclaim … ──► partition
-            ◄─ Welcome, Give, Idle, Over, Answer, Refused, Unknown ─┘
+            ◄── Port: give, answer … ─── │
+    store   ◄── Port: committed … ───────┘
 
 A batch has a *slot*, which says who may have it: anyone, a rank, or the session whose lanes it
 fills.  Its *turn* is its place in its partition.  The desk has one rule for all feeds: the least
@@ -199,7 +200,7 @@ class Partition(Protocol):
 
 
 @dataclass(slots=True)
-class Hello:
+class Greeting:
     """A trainer's greeting, as the desk judges it."""
 
     session: bytes  # the nonce that names it over all its connections
@@ -213,63 +214,59 @@ class Hello:
     gets: list[tuple[int, int, int]] = field(default_factory=list)  # request, partition, epoch
 
 
-# To trainers.  The caller sends them to the session's present connection.
+class Port(Protocol):
+    """What a desk calls to act.  No call waits, and none calls the desk, but for ``gone``.
 
+    The first ones send a message to a session's present connection, if there is one.
+    """
 
-@dataclass(slots=True)
-class Welcome:
-    next: dict[int, Turn]  # by partition: the least turn that this slot may still get
-    stale: list[Token]  # held tokens that are void
-    others: int = 0  # number of sessions that were here before
-    run: int = 0  # of the ranks
+    def welcome(
+        self, session: bytes, next: dict[int, Turn], stale: list[Token], others: int, run: int
+    ) -> None:
+        """Open a session.
 
+        ``next``: by partition, the least turn that its slot may still get.  ``stale``: held tokens
+        that are void.  ``others``: the number of sessions that were here before.  ``run``: that of
+        the ranks.
+        """
 
-@dataclass(slots=True)
-class Give:
-    request: int
-    token: Token
-    batch: Batch
-    live: bool = True  # whether the slot has lanes that go on after this batch
+    def refuse(self, session: bytes, code: str, text: str) -> None:
+        """End a session, or a greeting, with an error."""
 
+    def unknown(self, session: bytes) -> None:
+        """Have a trainer greet again."""
 
-@dataclass(slots=True)
-class Idle:
-    """Nothing before some trainer acts; the request stands."""
+    def give(self, session: bytes, request: int, token: Token, batch: Batch, live: bool) -> None:
+        """Send a batch; ``live``: whether the slot has lanes that go on after it."""
 
-    request: int
-    live: bool = True
+    def idle(self, session: bytes, request: int, live: bool) -> None:
+        """Say that nothing comes before some trainer acts; the request stands."""
 
+    def over(
+        self, session: bytes, request: int, partition: int, epoch: int, also: tuple[int, ...]
+    ) -> None:
+        """Say that nothing more of an epoch (-1: at all) comes here, and in other partitions."""
 
-@dataclass(slots=True)
-class Over:
-    """Nothing more of this epoch (None: at all) in this partition, and in others of the owner."""
+    def answer(
+        self,
+        session: bytes,
+        committed: Sequence[Token] = (),
+        stale: Sequence[Token] = (),
+        faults: Sequence[tuple[Token, str, str]] = (),
+    ) -> None:
+        """Answer commits; ``faults``: token, code and text of those that were refused."""
 
-    request: int
-    partition: int
-    epoch: int | None
-    also: tuple[int, ...] = ()
+    # To be stored.  ``Desk.stored`` counts these calls by partition, the last two as of SESSIONS.
 
+    def committed(self, partition: int, token: Token, rows: int) -> None:
+        """Have a commit stored."""
 
-@dataclass(slots=True)
-class Answer:
-    """The answers to commits; ``faults``: token, code and text of those that were refused."""
+    def changed(self, partition: int, why: str) -> None:
+        """Have other records of a partition stored: of a "deal", an "order", or "made"."""
 
-    committed: tuple[Token, ...] = ()
-    stale: tuple[Token, ...] = ()
-    faults: tuple[tuple[Token, str, str], ...] = ()
+    def joined(self, session: bytes, run: int, rank: int, birth: int) -> None: ...
 
+    def left(self, session: bytes) -> None: ...
 
-@dataclass(slots=True)
-class Unknown:
-    """Greet again."""
-
-
-@dataclass(slots=True)
-class Refused:
-    """No session: an error's code and text."""
-
-    code: str
-    text: str
-
-
-Message = Welcome | Give | Idle | Over | Answer | Unknown | Refused
+    def gone(self, batch: Batch) -> None:
+        """Free the bytes of a batch: nobody needs them.  It may call ``Desk.freed``."""

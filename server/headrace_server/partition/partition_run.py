@@ -77,8 +77,8 @@ class Body:
 
     block: Block
     slots: Sequence[layout.Slot]
-    columns: Plain = ()  # the same as messages describe it, once they do
-    segment: str = ""  # its name in messages; "" before
+    columns: bytes = b""  # the same as messages describe it, once they do
+    segment: bytes = b""  # its name in messages; b"" before
     crowded: bool = False  # whether the slab was short of room then
     untaken: Untaken | None = None  # the counts of its feed, once it has any
     pins: int = 0  # number of those who read them

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
+from headrace_proto.step_messages import pack_columns
 
 from ..leasing.protocol import Batch
 from ..making.slab import Slab
@@ -20,7 +21,7 @@ from ..partition.partition_run import Body, Untaken
 
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
-#: Maximum number of cached lists of columns: most batches of a feed share a few.
+#: Maximum number of cached descriptions of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
 
 
@@ -34,9 +35,8 @@ class Blocks:
         self._slab = slab
         self._freed = freed
         self.untaken = {feed: Untaken() for feed in feeds}
-        self._known: dict[
-            int, tuple[Sequence[Slot], list[list[object]]]
-        ] = {}  # columns by identity of slots
+        #: Packed columns, by identity of slots.
+        self._known: dict[int, tuple[Sequence[Slot], bytes]] = {}
 
     def placed(self, feed: str, batch: Batch) -> bool:
         """Describe a batch's body for messages; return False if it was described before.
@@ -47,7 +47,7 @@ class Blocks:
         if body.segment:  # it was dealt anew
             return False
         body.columns, body.crowded = self._columns_of(body.slots), self._slab.crowded
-        body.segment, body.untaken = self._slab.name_of(body.block), untaken
+        body.segment, body.untaken = self._slab.name_of(body.block).encode(), untaken
         untaken.count += 1
         untaken.nbytes += batch.nbytes
         return True
@@ -60,14 +60,15 @@ class Blocks:
             body.untaken.count -= 1
             body.untaken.nbytes -= batch.nbytes
 
-    def _columns_of(self, slots: Sequence[Slot]) -> list[list[object]]:
-        """Return the columns of a message: the same list for the same list of slots."""
+    def _columns_of(self, slots: Sequence[Slot]) -> bytes:
+        """Return the columns as a message has them."""
         known = self._known.get(id(slots))
         if known is None or known[0] is not slots:
-            known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
             if len(slots) > _MANY_COLUMNS:
-                given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, known[1])
+                given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns)
                 FROM_SERVER.encode(Give(0, (given,)))
+            known = slots, pack_columns(columns)
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[id(slots)] = known

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class _Gathered:
     changed: bool = False  # whether the run has some
     tokens: list[int] = field(default_factory=list)  # tokens of commits …
     rows: int = 0  # … and their rows
-    notes: dict[str, bytes] = field(default_factory=dict)
+    notes: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)  # once the changes are stored
 
 
@@ -122,18 +123,18 @@ class Stores:
             return False
         return len(tokens) < part.journal.tokens or token > max(tokens)
 
-    def submit(
-        self, part: Part, tokens: Sequence[int] = (), rows: int = 0, at_once: bool = False
-    ) -> None:
-        """Have the changes of a partition stored, with these commits of ``rows`` rows.
-
-        The tokens are stored with the last change, and not before.
-        """
-        gathered = self._of(part)
+    def commit(self, part: Part, token: int, rows: int) -> None:
+        """Have a commit of ``rows`` rows stored: its token with the last change, and not before."""
+        gathered = self._gathered.get(part) or self._of(part)
         gathered.changed = True
-        gathered.tokens += tokens
+        gathered.tokens.append(token)
         gathered.rows += rows
-        self._commits += len(tokens)
+        part.logged += 1
+        self._commits += 1
+
+    def submit(self, part: Part, at_once: bool = False) -> None:
+        """Have the changes of a partition stored."""
+        self._of(part).changed = True
         if at_once:
             self._write_at = 0.0
 
@@ -144,8 +145,8 @@ class Stores:
             self._write_at = min(self._write_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
-    def note(self, part: Part, key: str, value: bytes) -> None:
-        """Have a value stored beside the examples of a partition."""
+    def note(self, part: Part, key: str, value: Callable[[], bytes]) -> None:
+        """Have a value, as it is then, stored beside the examples of a partition."""
         self._of(part).notes[key] = value
         self._write_at = 0.0
 
@@ -200,6 +201,9 @@ class Stores:
                 # A later commit of this partition is of its next record, with its change and token.
                 gathered = self._gathered.pop(part)
                 self._commits -= len(gathered.tokens)
+                if gathered.changed:
+                    stored = partial(part.feed.on_stored, part.number, part.logged)
+                    gathered.calls.insert(0, stored)
                 self._record = part, gathered, self._changes_of(part, gathered)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
@@ -228,7 +232,8 @@ class Stores:
             part.used = part.used[0] + len(gathered.tokens), part.used[1] + gathered.rows
             changes[-1].meta["used"] = msgpack.packb(part.used)
         if gathered.notes:
-            changes.append(Change(meta=gathered.notes))
+            notes = {key: value() for key, value in gathered.notes.items()}
+            changes.append(Change(meta=notes))
         return changes
 
     def settled(self, part: Part) -> bool:

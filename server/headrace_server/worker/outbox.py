@@ -1,7 +1,7 @@
 """Messages to trainers: batches, answers to commits, news of their feed.
 
-    Give, Idle, Over … ─► a line for each trainer ─► flush() ─► references to memory, or bytes
-    Answer ─► gathered ─► leave with the next batch, or by themselves
+    batches, Idle, Over … ─► a line for each trainer ─► flush() ─► references to memory, or bytes
+    answers ─► gathered ─► leave with the next batch, or by themselves
 
 Answers to commits that are stored leave with the trainer's next batch, where that comes soon: no
 trainer waits for them while it waits for a batch.  The heartbeat of one that waits for answers
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -29,10 +30,11 @@ from math import inf
 from pathlib import Path
 
 from headrace_proto import messages
-from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import FROM_SERVER, Answered, Ended, Given, Idle, LetGo, Pulse
+from headrace_proto.limits import MAX_HEADER_BYTES
+from headrace_proto.messages import FROM_SERVER, Answered, Ended, Idle, LetGo, Pulse
+from headrace_proto.step_messages import Answers, pack_give, pack_given
 
-from ..leasing.protocol import Answer, Batch, Give
+from ..leasing.protocol import Batch
 from ..making.slab import map_segment
 from ..net.channel_server import ChannelServer, is_channel
 from ..net.public_socket import PublicSocket
@@ -55,29 +57,20 @@ _MOMENT_S = 0.25
 _BUFFERS_S = 0.005
 
 
-def given_of(give: Give, frame: int = 0) -> Given:
-    """Return the description of a batch: by reference, or by the frame that carries it."""
-    batch = give.batch
+#: A batch in a session's line: request, token, the batch, and whether its lanes go on.
+_Leased = tuple[int, int, Batch, bool]
+
+
+def _packed(leased: _Leased, inline: bool = False) -> bytes:
+    """Return a batch as a message has it: by reference, or by the frame that carries it."""
+    request, token, batch, live = leased
     body = batch.body
-    return Given(
-        give.request,
-        give.token,
-        batch.partition,
-        batch.number,
-        *batch.turn,
-        batch.epoch,
-        batch.rows,
-        batch.nbytes,
-        body.columns,
-        batch.place,
-        batch.bucket,
-        batch.empty,
-        0 if frame else body.block.offset,
-        frame,
-        body.crowded and not frame,
-        give.live,
-        "" if frame else body.segment,
+    place = (0, 1, False) if inline else (body.block.offset, 0, body.crowded)
+    numbers = (
+        *(request, token, batch.partition, batch.number, *batch.turn, batch.epoch, batch.rows),
+        *(batch.nbytes, batch.bucket, batch.empty, *place, live),
     )
+    return pack_given(numbers, body.columns, batch.place, b"" if inline else body.segment)
 
 
 @dataclass(eq=False)
@@ -98,7 +91,9 @@ class Outbox:
 
     def send(self, identity: bytes, message: object) -> bool:
         """Send a message to a connection; return False where that is gone."""
-        header = FROM_SERVER.encode(message)
+        return self._send_header(identity, FROM_SERVER.encode(message))
+
+    def _send_header(self, identity: bytes, header: bytes) -> bool:
         if is_channel(identity):
             return self.channels.tell(identity, [header])
         return self.socket.say(identity, header)
@@ -116,24 +111,22 @@ class Outbox:
 
     # Batches, and answers to commits
 
-    def give(self, session: Session, give: Give) -> None:
+    def give(self, session: Session, request: int, token: int, batch: Batch, live: bool) -> None:
         """Send a batch, whose bytes are pinned until it is sent or its trainer has read it."""
-        batch = give.batch
         if batch.body is None:  # an earlier life has made it, and the trainer has it
             logger.error("%s waits for batch %s, which is not here", session.who, batch)
             return
         self.blocks.taken(batch)
         self.blocks.pin(batch)
         session.tally.sent(batch.rows, batch.nbytes)
-        self.tell(session, give)
+        self.tell(session, (request, token, batch, live))
 
-    def _map(self, session: Session, give: Give) -> Given:
-        """Note that a trainer may read a batch in memory; return the reference to it."""
-        if (before := session.mapped.pop(give.token, None)) is not None:
+    def _map(self, session: Session, token: int, batch: Batch) -> None:
+        """Note that a trainer may read a batch in memory."""
+        if (before := session.mapped.pop(token, None)) is not None:
             self.blocks.unpin(before)
-            session.again.add(give.token)
-        session.mapped[give.token] = give.batch
-        return given_of(give)
+            session.again.add(token)
+        session.mapped[token] = batch
 
     def unmap(self, session: Session, token: int) -> None:
         """Note that a trainer does not read a batch any more."""
@@ -141,16 +134,20 @@ class Outbox:
             session.again.discard(token)
             self.blocks.unpin(batch)
 
-    def answer(self, session: Session, answer: Answer) -> None:
+    def answer(
+        self,
+        session: Session,
+        committed: Sequence[int] = (),
+        stale: Sequence[int] = (),
+        faults: Sequence[tuple[int, str, str]] = (),
+    ) -> None:
         """Gather the answers to commits, which leave with the next batch."""
-        session.tally.answered(answer)
-        session.committed += answer.committed
-        session.stale += answer.stale
-        session.faults += [
-            (token, code, text[:_LONGEST_FAULT]) for token, code, text in answer.faults
-        ]
+        session.tally.answered(committed, stale, faults)
+        session.committed += committed
+        session.stale += stale
+        session.faults += [(token, code, text[:_LONGEST_FAULT]) for token, code, text in faults]
         wait_s = _BUFFERS_S if session.buffers else _MOMENT_S
-        if answer.stale or answer.faults or session.awaits:
+        if stale or faults or session.awaits:
             wait_s = 0.0
         self._send_within(session, wait_s)
 
@@ -191,11 +188,11 @@ class Outbox:
         line, session.line = session.line, []
         for kind, of in groupby(line, type):
             items = list(of)
-            if kind is Give and session.local:
-                self._send_references(session, [self._map(session, give) for give in items])
-            elif kind is Give:
-                for give in items:
-                    self._send_bytes(session, give)
+            if kind is tuple and session.local:
+                self._send_references(session, items)
+            elif kind is tuple:
+                for leased in items:
+                    self._send_bytes(session, leased)
             else:
                 for message in _joined(items) if kind is Idle else items:
                     self._send(session, message)
@@ -211,41 +208,43 @@ class Outbox:
         known = session.welcome or session.open  # the latter alone: it is to greet again
         return not known or self._send(session, Pulse(session.number))
 
-    def _send_references(self, session: Session, items: list[Given]) -> None:
-        number = session.number
+    def _send_references(self, session: Session, items: list[_Leased]) -> None:
+        for _, token, batch, _ in items:
+            self._map(session, token, batch)
         for i in range(0, len(items), _PER_MESSAGE):
-            part = tuple(items[i : i + _PER_MESSAGE])
+            packed = [_packed(leased) for leased in items[i : i + _PER_MESSAGE]]
             answers = self._take_answers(session)
-            try:
-                self._send(session, messages.Give(number, part, *answers))
-            except ProtocolError:  # many columns: the header would be too long
-                session.said -= 1
-                for item in part:
-                    self._send(session, messages.Give(number, (item,)))
+            header = pack_give(session.number, answers, packed)
+            if len(header) <= MAX_HEADER_BYTES:
+                headers = [header]
+            else:  # many columns
+                headers = [pack_give(session.number, ((), (), ()), [one]) for one in packed]
                 if any(answers):
-                    self._send(session, messages.Answer(number, *answers))
+                    headers.append(FROM_SERVER.encode(messages.Answer(session.number, *answers)))
+            for header in headers:
+                session.said += 1
+                self._send_header(session.identity, header)
 
-    def _send_bytes(self, session: Session, give: Give) -> None:
+    def _send_bytes(self, session: Session, leased: _Leased) -> None:
         session.said += 1
-        batch, number = give.batch, session.number
+        batch = leased[2]
         session.tally.wire_batches += 1
         session.tally.wire_bytes += batch.nbytes
-        message = messages.Give(number, (given_of(give, 1),), *self._take_answers(session))
-        header, unpin = FROM_SERVER.encode(message), partial(self.blocks.unpin, batch)
+        packed = [_packed(leased, inline=True)]
+        header = pack_give(session.number, self._take_answers(session), packed)
+        unpin = partial(self.blocks.unpin, batch)
         self.socket.send_block(session.identity, header, self._block_of(batch), unpin)
 
     def _block_of(self, batch: Batch) -> memoryview:
         """Return the memory of a batch."""
         body = batch.body
-        memory = self._segments.get(body.segment)
+        name = body.segment.decode()
+        memory = self._segments.get(name)
         if memory is None:
-            memory = map_segment(self.directory / body.segment).data
-            self._segments[body.segment] = memory
+            memory = self._segments[name] = map_segment(self.directory / name).data
         return memory[body.block.offset : body.block.offset + batch.nbytes]
 
-    def _take_answers(
-        self, session: Session
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]:
+    def _take_answers(self, session: Session) -> Answers:
         """Take as many answers as fit a message: committed and stale tokens, and faults."""
         if session not in self._answers:
             return (), (), ()
@@ -268,8 +267,8 @@ class Outbox:
     def forget(self, session: Session) -> None:
         """Drop the messages to a trainer that is gone, or greets again."""
         for message in session.line:
-            if type(message) is Give:
-                self.blocks.unpin(message.batch)
+            if type(message) is tuple:
+                self.blocks.unpin(message[2])
         session.line = []
         session.committed, session.stale, session.faults = [], [], []
         session.awaits = False

@@ -47,8 +47,7 @@ from headrace_proto.state_buffers import (
     mapped,
 )
 
-from ..leasing import protocol
-from ..leasing.protocol import ANYONE, Answer, Batch, Slot
+from ..leasing.protocol import ANYONE, COUNTER_BITS, Batch, Greeting, Slot, Token, Turn
 from ..net.bounded_map import BoundedMap
 from ..net.channel_server import TURN_S
 from ..net.refusals import REVOKED, RateLimits, check_version, feed_named
@@ -418,7 +417,7 @@ class Reception:
             self.outbox.tell(session, Ended(session.number, *feed.failure))
             return
         if faults:
-            self.outbox.answer(session, Answer(faults=tuple(faults)))
+            self.outbox.answer(session, faults=faults)
         feed.desk.hello(greeting, now)
 
     def _opened(
@@ -434,7 +433,7 @@ class Reception:
         last = hello.acknowledged if feed.serves else ()
         for partition, token in zip(last[::2], last[1::2], strict=False):
             part = feed.partitions.get(partition)
-            known = part is None or token >> protocol.COUNTER_BITS == feed.term
+            known = part is None or token >> COUNTER_BITS == feed.term
             if part is not None and not known and self._stores.lacks(part, token):
                 logger.warning("a trainer of %r greets: its commits are gone", feed.name)
                 what = f"commits of this trainer are not in the state of feed {feed.name!r}"
@@ -453,7 +452,14 @@ class Reception:
 
     # Messages of the desk
 
-    def welcome(self, session: Session, welcome: protocol.Welcome) -> None:
+    def welcome(
+        self,
+        session: Session,
+        next: dict[int, Turn],
+        stale: Sequence[Token] = (),
+        others: int = 0,
+        run: int = 0,
+    ) -> None:
         """Answer the greeting of a session, which is open."""
         feed, hello = self.feeds[session.feed], session.greeting
         assert hello is not None, f"{session} has no greeting"
@@ -463,9 +469,7 @@ class Reception:
             level = logging.DEBUG if feed.owner else logging.INFO
             logger.log(level, "%s joined feed %r", session.described, feed.name)
         next_ = tuple(
-            number
-            for partition, turn in sorted(welcome.next.items())
-            for number in (partition, *turn)
+            number for partition, turn in sorted(next.items()) for number in (partition, *turn)
         )
         finished, done = (False, 0) if session.goes_on else self._used(session, feed, hello)
         message = Welcome(
@@ -485,21 +489,21 @@ class Reception:
             owners=feed.owners,
             partitions=feed.of_feed,
             next=next_,
-            stale=tuple(welcome.stale),
-            others=welcome.others,
-            run=welcome.run,
+            stale=tuple(stale),
+            others=others,
+            run=run,
             state_buffer=feed.states.buffer_bytes,
         )
         self.outbox.send(session.identity, message)
 
     def welcome_to_failed(self, session: Session, feed: ServedFeed) -> None:
         """Answer the greeting of a session, whose feed has failed."""
-        self.welcome(session, protocol.Welcome(dict.fromkeys(feed.partitions, (0, 0)), []))
+        self.welcome(session, dict.fromkeys(feed.partitions, (0, 0)))
 
-    def refuse(self, session: Session, refused: protocol.Refused) -> None:
+    def refuse(self, session: Session, code: str, text: str) -> None:
         """Send a trainer away that does not fit the others, or whose place another one has."""
-        logger.info("%s of %r is refused: %s", session.who, session.feed, refused.text)
-        self.outbox.send(session.identity, Refused(refused.code, refused.text))
+        logger.info("%s of %r is refused: %s", session.who, session.feed, text)
+        self.outbox.send(session.identity, Refused(code, text))
         self.forget(session)
 
     def _used(self, session: Session, feed: ServedFeed, hello: Hello) -> tuple[bool, int]:
@@ -603,7 +607,7 @@ def _payload(columns: Plain, block: Frame | None) -> Payload | None:
 
 def _greeting_of(
     hello: Hello, frames: Sequence[Frame], feed: ServedFeed
-) -> tuple[protocol.Hello, list[tuple[int, str, str]]]:
+) -> tuple[Greeting, list[tuple[int, str, str]]]:
     """Return a greeting as the desk judges it, and the commits whose states are not valid."""
     slot: Slot = ANYONE
     if hello.world_size:
@@ -611,7 +615,7 @@ def _greeting_of(
     elif feed.order == "lanes":
         slot = hello.nonce
     places, states = [*frames, b"", b""][:2]
-    greeting = protocol.Hello(hello.nonce, hello.rank, hello.world_size, hello.run, hello.birth)
+    greeting = Greeting(hello.nonce, hello.rank, hello.world_size, hello.run, hello.birth)
     faults: list[tuple[int, str, str]] = []
     at = state_at = 0
     for handed in hello.batches:

@@ -21,7 +21,7 @@ from headrace_proto.schema import Field, schema_to_wire
 
 from ..journal.journal import Journal
 from ..leasing.desk import Desk
-from ..leasing.protocol import Batch
+from ..leasing.protocol import Batch, Port
 from ..partition.partition_run import Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
@@ -57,6 +57,7 @@ class Part:
     waits: str = ""  # what its next batch lacks
     made_at: float = 0.0  # when it made its last batch
     used: tuple[int, int] = (0, 0)  # number of commits and of their rows, in all lives
+    logged: int = 0  # calls of the desk that had its records stored
     tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
     noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``
     status: dict[str, Plain] = field(default_factory=dict)  # its part of a ``FeedStatus``
@@ -169,12 +170,13 @@ class ServedFeed:
         if part.used[0] and not self.durable:  # batches of an earlier owner of this server
             self.resuming.touched()
 
-    def start(self, known: Mapping[bytes, Known], ahead: int, now: float) -> None:
+    def start(self, port: Port, known: Mapping[bytes, Known], ahead: int, now: float) -> None:
         """Open the desk: all partitions are open.  ``known``: the trainers that it waits for."""
         self.known, parts = dict(known), self.partitions.values()
         self.desk = Desk(
             {part.number: part.run for part in parts},
             self.term,
+            port,
             known=self.known,
             births=self.births,
             runs=self.runs,
@@ -290,7 +292,7 @@ class ServedFeed:
         return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
 
     def on_stored(self, partition: int, count: int) -> None:
-        """Note how many entries of the desk's log that name a partition are stored."""
+        """Note how many calls of the desk that had a partition's records stored are."""
         if self.serves:
             self.desk.stored(partition, count)
 

@@ -28,7 +28,7 @@ from headrace_proto.messages import Answered, Hello, Renew
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..files.durable_file import writing
-from ..leasing.protocol import Answer, Batch
+from ..leasing.protocol import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 
 logger = logging.getLogger("headrace.trainers")
@@ -73,11 +73,16 @@ class Tally:
         self.blocked_s, self.busy_s = round(renew.blocked_s, 3), round(renew.busy_s, 3)
         self.awaited_s = round(renew.awaited_s, 3)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(
+        self,
+        committed: Sequence[int],
+        stale: Sequence[int],
+        faults: Sequence[tuple[int, str, str]],
+    ) -> None:
         """Count the answers to its commits."""
-        self.committed += len(answer.committed)
-        self.stale += len(answer.stale)
-        for _, code, _ in answer.faults:
+        self.committed += len(committed)
+        self.stale += len(stale)
+        for _, code, _ in faults:
             self.refused[code] = self.refused.get(code, 0) + 1
 
 

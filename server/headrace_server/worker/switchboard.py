@@ -1,8 +1,9 @@
 """Feeds, trainers and partitions of one worker: what each says becomes calls to the others.
 
-    trainers    ─► reception ─┐               ┌─ sent ─► outbox ─► trainers
-    supervisor  ─► orders    ─┼─► desk (of a ─┼─ log ──► stores ── stored ─► desk
-    partitions  ─► made      ─┘    feed)      └─ gone ─► blocks
+    trainers    ─► reception ─┐               ┌─► outbox ─► trainers
+    supervisor  ─► orders    ─┼─► desk (of a ─┼─► stores ── stored ─► desk
+    partitions  ─► made      ─┘    feed)      └─► blocks
+                                     its port: desk_port.py
 
 No call here waits.  A partition may work in another thread while this one serves trainers; the desk
 keeps what concerns it until it has made something.  Other calls of partitions are *deferred* until
@@ -12,7 +13,7 @@ the step has ended.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,27 +23,22 @@ import msgpack
 
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
-from headrace_proto.codec import pack
 from headrace_proto.messages import (
     Answered,
     Drain,
     Flush,
-    Idle,
-    Over,
     Resize,
     Retarget,
     Snapshot,
     Stats,
-    Unknown,
 )
 
-from ..leasing import protocol
-from ..leasing.desk import SESSIONS
 from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
 from ..shaping.machine import TOO_LATE
 from ..watch.statuses import added
+from .desk_port import KNOWN, DeskPort
 from .feed_status import example_status, feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
@@ -57,8 +53,6 @@ logger = logging.getLogger("headrace.trainers")
 Handler = Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
 #: A call, and its arguments.
 Deferred = tuple[Callable[..., object], tuple[object, ...]]
-#: The note of an owner's first partition that lists the trainers which have a session.
-_KNOWN = "trainers"
 #: In place of a trainer: one that never greets, so that the whole grace is waited for.
 _ANYBODY = b""
 
@@ -115,24 +109,13 @@ class Switchboard:
             Stats: self._stats,
         }
         self.reception = Reception(self)
-        self._logged: dict[str, Counter[int]] = {name: Counter() for name in self.feeds}
         self._reported_open = False
         self._reported_over: set[str] = set()  # names of feeds
-        self._paused = False  # whether no more batches are handed out …
+        self.paused = False  # whether no more batches are handed out …
         self._pausing: list[int] = []  # pause requests, answered when no lease is left
         self.stopping = False
         #: Calls to partitions, for when their step has ended; None between steps.
         self.deferred: list[Deferred] | None = None
-        #: What a desk says to a session, by type.
-        self._sent: dict[type, Callable[[Session, Any], object]] = {
-            protocol.Give: outbox.give,
-            protocol.Answer: outbox.answer,
-            protocol.Idle: self._idle,
-            protocol.Over: self._over,
-            protocol.Welcome: self._welcome,
-            protocol.Refused: self.reception.refuse,
-            protocol.Unknown: lambda session, _: outbox.tell(session, Unknown(session.number)),
-        }
         self._orders: dict[str, Callable[..., None]] = {
             "fail": self._fail,
             "pause": self._pause,
@@ -153,7 +136,7 @@ class Switchboard:
         "paused", "failed" (code and text of a failure, by feed) and "all_opened" (as in the order
         of that name, if it was given before).
         """
-        self._paused = bool(begun["paused"])
+        self.paused = bool(begun["paused"])
         for feed in self.feeds.values():
             if feed.name in begun["failed"]:
                 feed.fail(*begun["failed"][feed.name])
@@ -166,8 +149,8 @@ class Switchboard:
             feed.on_opened(part)
         self.partitions.opened(feed)
         ahead = part.run.capacity or self.config.max_ahead
-        feed.start(self._known_before(feed), ahead, self.clock())
-        feed.desk.paused = self._paused
+        feed.start(DeskPort(self, feed), self._known_before(feed), ahead, self.clock())
+        feed.desk.paused = self.paused
 
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
         """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
@@ -175,13 +158,13 @@ class Switchboard:
         lists: list[list[int]] = []
         complete = True
         for place, part in enumerate(feed.partitions.values()):
-            note = part.noted.get(_KNOWN, b"")
+            note = part.noted.get(KNOWN, b"")
             owners, sessions, births, runs = msgpack.unpackb(note) if note else (0, [], [], [])
             known.update({nonce: tuple(of) for nonce, *of in sessions})
             feed.births += births
             lists.append(runs)
             if place and note:  # it was the first of another owner
-                self._stores.note(part, _KNOWN, b"")
+                self._stores.note(part, KNOWN, bytes)
             if not place:
                 complete = owners == feed.owners or not feed.used
         # A run that is over for one owner of an earlier life is not the present one of another.
@@ -213,13 +196,12 @@ class Switchboard:
     def _pause(self, request: int | None = None) -> None:
         """Hand out nothing more, and have trainers return what they have not begun."""
         self._pausing += [] if request is None else [request]
-        if self._paused:
+        if self.paused:
             return
-        self._paused = True
+        self.paused = True
         for feed in self.feeds.values():
             if feed.serves:
                 feed.desk.paused = True
-                self.drain(feed)  # what it has handed out goes first
         for session in self.outbox.sessions.present():
             if session.welcome:
                 self.outbox.let_go(session)
@@ -411,7 +393,6 @@ class Switchboard:
             else:
                 orders.since.append([part.number, order.since])
                 ordered.append(part)
-        self.drain(feed)  # the desk's log has the orders
         if later:
             self._calls[feed.name].append(partial(self._steer, feed, orders, later))
         for part in over:
@@ -454,10 +435,8 @@ class Switchboard:
     # Desks
 
     def act(self) -> None:
-        """Carry out what the desks say, and what follows from that."""
+        """Make calls that wait, and act on the ends of feeds."""
         for feed in self.feeds.values():
-            if feed.serves:
-                self.drain(feed)
             if feed.opened:
                 for call in self._calls.pop(feed.name, ()):
                     self.do(call)
@@ -467,65 +446,6 @@ class Switchboard:
             self._report()
         while self.partitions.removed:
             self.outbox.retire(self.partitions.removed.pop())
-
-    def drain(self, feed: ServedFeed) -> None:
-        desk, sent, named = feed.desk, self._sent, self.outbox.sessions.named
-        while desk.log or desk.sent or desk.gone:
-            if desk.log:
-                entries, desk.log = desk.log, []
-                self._store(feed, entries)
-            if desk.sent:
-                messages, desk.sent = desk.sent, []
-                for nonce, message in messages:
-                    if (session := named(feed.name, nonce)) is not None:
-                        sent[type(message)](session, message)
-            if desk.gone:
-                gone, desk.gone = desk.gone, []
-                for batch in gone:
-                    self.partitions.blocks.gone(batch)
-
-    def _store(self, feed: ServedFeed, entries: Sequence[tuple[Any, ...]]) -> None:
-        """Have the entries of a desk's log stored, and the desk learn of that."""
-        logged, stores = self._logged[feed.name], self._stores
-        touched: dict[int, None] = {}
-        known = False
-        for kind, key, *rest in entries:
-            if kind == "join":
-                run, rank, birth = rest
-                feed.known[key] = run, rank, birth
-                known = True
-            elif kind == "leave":
-                known = feed.known.pop(key, None) is not None or known
-            else:
-                tokens, rows = ((rest[0],), rest[1]) if kind == "commit" else ((), 0)
-                stores.submit(feed.partitions[key], tokens, rows, at_once=kind in _AT_ONCE)
-            at = SESSIONS if kind in ("join", "leave") else key
-            logged[at] += 1
-            touched[at] = None
-        first = next(iter(feed.partitions.values()))
-        if known:
-            sessions = [[nonce, *of] for nonce, of in feed.known.items()]
-            desk = feed.desk
-            births = [[desk.run, rank, birth] for rank, birth in desk.births.items()]
-            stores.note(first, _KNOWN, pack([feed.owners, sessions, births, desk.runs]))
-        for at in touched:
-            part = first if at == SESSIONS else feed.partitions[at]
-            stores.then(part, partial(feed.on_stored, at, logged[at]))
-
-    def _welcome(self, session: Session, welcome: protocol.Welcome) -> None:
-        self.reception.welcome(session, welcome)
-        if self._paused:
-            self.outbox.let_go(session)
-
-    def _idle(self, session: Session, idle: protocol.Idle) -> None:
-        live = (idle.request,) if idle.live else ()
-        self.outbox.tell(session, Idle(session.number, (idle.request,), live))
-
-    def _over(self, session: Session, over: protocol.Over) -> None:
-        epoch = -1 if over.epoch is None else over.epoch
-        self.outbox.tell(
-            session, Over(session.number, over.request, over.partition, epoch, over.also)
-        )
 
     def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
@@ -556,7 +476,3 @@ class Switchboard:
             for request in self._pausing:
                 self._answer(request)
             self._pausing.clear()
-
-
-#: Entries that are stored at once: what was dealt, or ordered, goes out under it.
-_AT_ONCE = frozenset(("deal", "order"))

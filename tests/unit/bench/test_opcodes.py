@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import opcodes
+
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
     "W1": (5670, 183, 3050, 93),
@@ -50,10 +52,6 @@ def counted(directory: Path) -> dict[str, tuple[int, ...]]:
     command = [sys.executable, "-m", "tests.bench.opcodes", "--json", str(file)]
     subprocess.run(command, check=True)
     return {
-        case: tuple(
-            sum(counts[process][what].values())
-            for process in ("owner", "trainer")
-            for what in ("opcodes", "calls")
-        )
+        case: tuple(opcodes.total(counts["owner"]) + opcodes.total(counts["trainer"]))
         for case, counts in json.loads(file.read_text()).items()
     }

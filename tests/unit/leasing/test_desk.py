@@ -7,20 +7,11 @@ import pytest
 
 from headrace_proto.limits import MAX_COUNT
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import (
-    Answer,
-    Batch,
-    Give,
-    Hello,
-    Idle,
-    Outlook,
-    Over,
-    Refused,
-    Welcome,
-)
+from headrace_server.leasing.protocol import Batch, Greeting, Outlook
 from headrace_server.shaping import plain as machine
 from tests.world.journal import Journal, Stored
 from tests.world.partitions import Plain, Segments, Slab, rows_of
+from tests.world.port import Answer, Give, Idle, Over, Port, Refused, Welcome
 
 A, B = b"a", b"b"
 
@@ -31,16 +22,16 @@ class At:
     def __init__(self, partitions, *sessions, term=1, **options):
         every = partitions if isinstance(partitions, list) else [partitions]
         self.partition = every[0]
-        self.desk = Desk(dict(enumerate(every)), term, **options)
+        self.desk = Desk(dict(enumerate(every)), term, Port(), **options)
         self.requests = 0
         for session in sessions:
-            self.desk.hello(Hello(session), 0.0)
+            self.desk.hello(Greeting(session), 0.0)
         self.desk.stored(SESSIONS, len(sessions))
         self.told(Welcome)
 
     def told(self, *kinds):
-        sent = [message for _, message in self.desk.sent]
-        self.desk.sent.clear()
+        sent = [message for _, message in self.desk.port.sent]
+        self.desk.port.sent.clear()
         return [message for message in sent if isinstance(message, kinds)]
 
     def ask(self, session, n=1, partition=0):
@@ -70,16 +61,16 @@ class Ranks:
     """A desk that ranks without a run's number greet."""
 
     def __init__(self):
-        self.desk = Desk({0: plain()}, 1)
+        self.desk = Desk({0: plain()}, 1, Port())
 
     def greet(self, *ranks, world=2, birth=1, run=0, now=0.0):
         for rank in ranks:
-            self.desk.hello(Hello(b"%d-%d" % (rank, birth), rank, world, run, birth), now)
+            self.desk.hello(Greeting(b"%d-%d" % (rank, birth), rank, world, run, birth), now)
 
     def runs(self):
         """Return the runs of ranks that are let in since the last call."""
-        self.desk.stored(SESSIONS, len(self.desk.log))
-        sent, self.desk.sent = self.desk.sent, []
+        self.desk.stored(SESSIONS, len(self.desk.port.log))
+        sent, self.desk.port.sent = self.desk.port.sent, []
         self.refused = {name: one.text for name, one in sent if isinstance(one, Refused)}
         return {name: one.run for name, one in sent if isinstance(one, Welcome)}
 
@@ -116,10 +107,10 @@ def test_people_learn_who_holds_a_batch_for_how_long_and_what_is_paused():
 
 def test_people_learn_which_ranks_have_not_joined():
     at = At(plain(), A)
-    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
-    assert "trainers without a rank use this feed" in str(at.desk.sent)
+    at.desk.hello(Greeting(B, rank=1, world=3, run=1), 0.0)
+    assert "trainers without a rank use this feed" in str(at.desk.port.sent)
     at.desk.leave(A)
-    at.desk.hello(Hello(B, rank=1, world=3, run=1), 0.0)
+    at.desk.hello(Greeting(B, rank=1, world=3, run=1), 0.0)
     assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"
 
 
@@ -147,14 +138,14 @@ def test_a_rank_that_begins_again_alone_without_a_number_goes_on_with_the_others
     ranks.runs()
     ranks.greet(1, birth=2)
     ranks.desk.seen(b"1-2", 1.0)
-    assert not ranks.runs() and not ranks.desk.sent
+    assert not ranks.runs() and not ranks.desk.port.sent
     ranks.desk.seen(b"0-1", 1.0)
     assert ranks.runs() == {b"1-2": 1}
 
 
 def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
     ranks = Ranks()
-    ranks.desk.hello(Hello(A, 0, 2, run=7, birth=1), 0.0)
+    ranks.desk.hello(Greeting(A, 0, 2, run=7, birth=1), 0.0)
     ranks.desk.leave(A)
     ranks.greet(0, 1, birth=2)
     assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
@@ -211,7 +202,7 @@ def test_the_last_64_runs_that_are_over_are_remembered_also_by_a_later_life():
     ranks = Ranks()
     for run in range(1, 67):
         assert ranks.begin(run, birth=run) == run
-    ranks.desk = Desk({0: plain()}, 2, runs=ranks.desk.runs)
+    ranks.desk = Desk({0: plain()}, 2, Port(), runs=ranks.desk.runs)
     assert ranks.desk.run == 66
     assert "is of a run that is over" in ranks.begin(2, birth=67)
     assert ranks.begin(1, birth=68) == 1, "it was forgotten"
@@ -227,10 +218,10 @@ def test_ranks_without_a_number_get_one_that_no_run_had():
 def test_the_present_run_is_the_one_whose_deals_were_cut_off_by_the_death_of_the_owner():
     """Partition 1 has the deal of run 4 stored, and neither partition 0 nor the note has it."""
     parts = {p: Plain(p, of_ranks(2, run), Slab(9), rows=9, size=2) for p, run in enumerate((9, 4))}
-    desk = Desk(parts, 2, runs=[9])
+    desk = Desk(parts, 2, Port(), runs=[9])
     assert (desk.run, desk.world) == (4, 2)
     assert {(one.run, one.world) for one in parts.values()} == {(4, 2)}
-    assert Desk(parts, 3, runs=[4, 9]).run == 9, "another owner knows that 4 is over"
+    assert Desk(parts, 3, Port(), runs=[4, 9]).run == 9, "another owner knows that 4 is over"
 
 
 def test_a_session_that_greets_with_another_run_ends_no_other_rank():
@@ -245,7 +236,7 @@ def test_a_session_that_greets_with_another_run_ends_no_other_rank():
 def test_a_life_waits_with_another_run_while_ranks_of_the_present_one_are_there():
     ranks = Ranks()
     before = Plain(0, of_ranks(2, 7), Slab(9), rows=9, size=2)
-    ranks.desk = Desk({0: before}, 2, known={b"0-1": (7, 0, 1)}, runs=[7])
+    ranks.desk = Desk({0: before}, 2, Port(), known={b"0-1": (7, 0, 1)}, runs=[7])
     ranks.greet(0, run=3, birth=2)
     ranks.greet(0, run=7)
     assert ranks.runs() == {b"0-1": 7}
@@ -278,7 +269,7 @@ def test_a_request_whose_number_was_used_is_refused():
 def test_a_request_of_a_greeting_uses_its_number():
     at = At(plain(), A)
     at.desk.paused = True
-    at.desk.hello(Hello(A, gets=[(7, 0, 0)]), 0.0)
+    at.desk.hello(Greeting(A, gets=[(7, 0, 0)]), 0.0)
     with pytest.raises(ValueError, match="request 7 comes after 7"):
         at.desk.ask(A, [(7, 0, 0)])
 
@@ -295,7 +286,7 @@ def test_batches_that_go_out_again_are_counted():
     at = At(plain(), A)
     returned, lost = at.ask(A, 2)
     at.desk.give_back(A, [returned.token])
-    at.desk.hello(Hello(A, gets=[(lost.request, 0, 0)]), 0.0)
+    at.desk.hello(Greeting(A, gets=[(lost.request, 0, 0)]), 0.0)
     assert [give.token for give in at.told(Give)] == [lost.token]
     assert at.desk.counts["redelivered"] == 2
 
@@ -315,7 +306,7 @@ def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
     (ended,) = at.ask(B)
     at.desk.give_back(B, [ended.token])
     for token in (ended.token, ended.token + 1):  # the second was never issued
-        at.desk.hello(Hello(B, commits=[(token, replace(mine.batch), None)]), 0.0)
+        at.desk.hello(Greeting(B, commits=[(token, replace(mine.batch), None)]), 0.0)
         (answer,) = at.told(Answer)
         assert answer.stale == (token,)
     at.desk.commit(A, mine.token)
@@ -367,8 +358,8 @@ def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_fu
     """It held these two of an earlier life, and returns them once two others are made ahead."""
     at = At(Plain(0, of_ranks(1), Slab(2), rows=100, size=2))
     held = [held_before(n, 0, (0, n)) for n in (0, 1)]
-    at.desk = Desk({0: at.partition}, 2, known={A: (1, 0, 0)})
-    at.desk.hello(Hello(A, rank=0, world=1, run=1, held=held), 0.0)
+    at.desk = Desk({0: at.partition}, 2, Port(), known={A: (1, 0, 0)})
+    at.desk.hello(Greeting(A, rank=0, world=1, run=1, held=held), 0.0)
     at.desk.stored(SESSIONS, 1)
     assert not at.ask(A, 0) and at.desk.standing() == {"ready": 2, "leased": 2, "saving": 0}
     at.desk.give_back(A, [token for token, _ in held])
@@ -383,15 +374,15 @@ def test_a_trainer_gets_what_is_made_again_before_later_batches_though_a_read_co
     """The one before it held these two of an earlier life, and left while the next read was due."""
     at = At(plain())
     held = [held_before(n, -1, (0, n)) for n in (0, 1)]
-    at.desk = Desk({0: at.partition}, 2, known={A: (0, -1, 0)})
-    at.desk.hello(Hello(A, held=held), 0.0)
+    at.desk = Desk({0: at.partition}, 2, Port(), known={A: (0, -1, 0)})
+    at.desk.hello(Greeting(A, held=held), 0.0)
     at.desk.stored(SESSIONS, 1)
     at.ask(A, 0)
     at.desk.ask(A, [(1, 0, 0)])
     assert at.desk.work() and at.desk.standing() == {"ready": 1, "leased": 3, "saving": 0}
     assert [give.batch.number for give in at.told(Give)] == [2]
     at.desk.leave(A)
-    at.desk.hello(Hello(B), 0.0)
+    at.desk.hello(Greeting(B), 0.0)
     at.desk.stored(SESSIONS, 3)
     assert [give.batch.number for give in at.ask(B, 5)] == [0, 1, 2, 3, 4]
 
@@ -403,7 +394,7 @@ def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
         pass
     assert [type(message) for message in at.told(Give, Idle)] == [Give, Idle]
     assert not at.ask(B)
-    at.desk.stored(0, len(at.desk.log))
+    at.desk.stored(0, len(at.desk.port.log))
     assert [message.epoch for message in at.told(Over)] == [0]
 
 
@@ -436,7 +427,7 @@ def test_what_is_done_is_counted_and_the_feed_ends_when_all_is_stored():
     assert at.desk.counts["batches"] == 3 and at.desk.counts["rows"] == 5
     assert at.desk.saving == 3 and not at.desk.ended
     assert not at.ask(A)
-    at.desk.stored(0, len(at.desk.log))
+    at.desk.stored(0, len(at.desk.port.log))
     assert [type(message) for message in at.told(Answer, Over)] == [Over, Answer]
     assert at.desk.ended and at.desk.standing() == {"ready": 0, "leased": 0, "saving": 0}
 
@@ -446,7 +437,7 @@ def test_a_feed_with_more_to_come_has_not_ended_though_all_that_was_made_is_stor
     for _ in range(2):
         (give,) = at.ask(A)
         at.desk.commit(A, give.token)
-        at.desk.stored(0, len(at.desk.log))
+        at.desk.stored(0, len(at.desk.port.log))
         assert at.desk.saving == at.desk.leased == 0 and not at.desk.ended
 
 
@@ -480,7 +471,7 @@ def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes
         assert at.desk.work()
     work = at.desk.next_work()
     at.desk.leave(A)
-    at.desk.hello(Hello(B), 0.0)
+    at.desk.hello(Greeting(B), 0.0)
     at.desk.stored(SESSIONS, 3)
     assert not at.told(Welcome), "it could name a later turn"
     at.desk.made(work, at.partition.make(work.slot, work.epoch))

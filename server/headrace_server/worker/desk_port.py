@@ -1,0 +1,114 @@
+"""The port of one feed's desk in a worker: what it calls becomes messages, records and free blocks.
+
+    desk ── give, answer, idle, over ──► outbox ─► trainers
+         ── welcome, refuse, unknown ──► reception
+         ── committed, changed ────────► stores of partitions ── stored ─► desk
+         ── joined, left ──────────────► a note in the store of the first partition
+         ── gone ──────────────────────► blocks
+
+See ``Port`` for the meaning of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace_proto.codec import pack
+from headrace_proto.messages import Idle, Over, Unknown
+
+from ..leasing.desk import SESSIONS
+from ..leasing.protocol import Batch, Token, Turn
+
+if TYPE_CHECKING:
+    from .served_feed import ServedFeed
+    from .switchboard import Switchboard
+
+#: The note of an owner's first partition that lists the trainers which have a session.
+KNOWN = "trainers"
+
+
+class DeskPort:
+    """Implements ``Port``."""
+
+    def __init__(self, board: Switchboard, feed: ServedFeed) -> None:
+        self._board, self._feed, self._name = board, feed, feed.name
+        self._outbox, self._partitions = board.outbox, feed.partitions
+        self._named = board.outbox.sessions.named
+        self._stores = board.partitions.stores
+        self._first = next(iter(feed.partitions.values()))
+        self._sessions = 0  # joins and leaves
+        self.gone = board.partitions.blocks.gone
+
+    # To trainers
+
+    def welcome(
+        self, session: bytes, next: dict[int, Turn], stale: list[Token], others: int, run: int
+    ) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._board.reception.welcome(found, next, stale, others, run)
+            if self._board.paused:
+                self._outbox.let_go(found)
+
+    def refuse(self, session: bytes, code: str, text: str) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._board.reception.refuse(found, code, text)
+
+    def unknown(self, session: bytes) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._outbox.tell(found, Unknown(found.number))
+
+    def give(self, session: bytes, request: int, token: Token, batch: Batch, live: bool) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._outbox.give(found, request, token, batch, live)
+
+    def idle(self, session: bytes, request: int, live: bool) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._outbox.tell(found, Idle(found.number, (request,), (request,) if live else ()))
+
+    def over(
+        self, session: bytes, request: int, partition: int, epoch: int, also: tuple[int, ...]
+    ) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._outbox.tell(found, Over(found.number, request, partition, epoch, also))
+
+    def answer(
+        self,
+        session: bytes,
+        committed: Sequence[Token] = (),
+        stale: Sequence[Token] = (),
+        faults: Sequence[tuple[Token, str, str]] = (),
+    ) -> None:
+        if (found := self._named(self._name, session)) is not None:
+            self._outbox.answer(found, committed, stale, faults)
+
+    # To stores
+
+    def committed(self, partition: int, token: Token, rows: int) -> None:
+        self._stores.commit(self._partitions[partition], token, rows)
+
+    def changed(self, partition: int, why: str) -> None:
+        part = self._partitions[partition]
+        part.logged += 1
+        # What was dealt, or ordered, goes out under it: that is stored at once.
+        self._stores.submit(part, at_once=why != "made")
+
+    def joined(self, session: bytes, run: int, rank: int, birth: int) -> None:
+        self._feed.known[session] = run, rank, birth
+        self._note()
+
+    def left(self, session: bytes) -> None:
+        self._feed.known.pop(session, None)
+        self._note()
+
+    def _note(self) -> None:
+        self._sessions += 1
+        self._stores.note(self._first, KNOWN, self._packed)
+        self._stores.then(self._first, partial(self._feed.on_stored, SESSIONS, self._sessions))
+
+    def _packed(self) -> bytes:
+        feed, desk = self._feed, self._feed.desk
+        sessions = [[nonce, *of] for nonce, of in feed.known.items()]
+        births = [[desk.run, rank, birth] for rank, birth in desk.births.items()]
+        return pack([feed.owners, sessions, births, desk.runs])
