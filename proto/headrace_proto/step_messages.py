@@ -235,7 +235,7 @@ def _unpack_step(data: bytes) -> Step:
         numbers[commits:released],
         numbers[released:returned],
         numbers[returned:withdrawn],
-        tuple([Get(*numbers[i : i + 3]) for i in range(withdrawn, len(numbers), 3)]),
+        tuple(map(Get, *(numbers[i::3] for i in range(withdrawn, withdrawn + 3)))) if gets else (),
         tuple(listed),
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from headrace.machine.trainer import Trainer
-from headrace_proto.step_messages import Given
+from headrace_proto.step_messages import Get, Given
 from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Batch, Greeting, Outlook
 
@@ -187,7 +187,7 @@ class Owner:
         if step.withdrawn:
             desk.withdraw(name, step.withdrawn)
         if step.gets:
-            desk.ask(name, step.gets)
+            desk.ask(name, [Get(*get) for get in step.gets])
 
     @staticmethod
     def hello(name, greeting):
@@ -262,7 +262,8 @@ class Owner:
         if not self.alive:
             return
         world, config = self.world, self.world.config
-        while (work := self.desk.next_work()) is not None:
+        desk = self.desk
+        while work := desk.next_work() or (desk.work_ahead() if desk.ahead else None):
             self.send()
             partition = self.partitions[work.partition]
             if config.waits and world.random.random() < config.waits:

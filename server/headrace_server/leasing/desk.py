@@ -63,13 +63,15 @@ A rank without a number gets it with its Welcome, from one owner, and tells it t
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
+from headrace_proto.errors import ProtocolError
 from headrace_proto.limits import MAX_COUNT
+from headrace_proto.step_messages import Get
 
 from .protocol import (
     ANYONE,
@@ -195,7 +197,7 @@ class Desk:
         max_open: int = 64,
     ) -> None:
         self.partitions = partitions
-        self.ahead, self.ttl = ahead, ttl
+        self._ahead, self.ttl = ahead, ttl
         # A prefetch may stand at each partition, another be under way; and as many batches are in
         # the loop's hands, and committed.  A trainer asks for no more.
         self._most_open = (max_open + 2) * (len(partitions) + 3)
@@ -876,7 +878,7 @@ class Desk:
         for session in list(self.sessions.values()):
             self.port.refuse(session.name, "in_use", _RUN_OVER)
             self._leave(session.name)  # at once, also if it has greeted again
-        self.run, self.world, self._low = run, world, self.ahead * (world or 1)
+        self.run, self.world, self._low = run, world, self._ahead * (world or 1)
         if [run] != self.runs[-1:]:
             self.runs = [*self.runs[-_RUNS_OVER:], run]
         self.births.clear()
@@ -908,26 +910,25 @@ class Desk:
 
     # Requests
 
-    def ask(self, name: bytes, gets: Iterable[tuple[int, int, int]]) -> None:
-        """Take requests: number, partition and epoch of each.  ValueError: it takes none."""
+    def ask(self, name: bytes, gets: Sequence[Get]) -> None:
+        """Take requests.  ProtocolError: it takes none."""
         if (session := self.sessions.get(name)) is None:
             return
-        gets = list(gets)
-        if (
-            len(session.asked) + len(session.leases) + session.unstored + len(gets)
-            > self._most_open
-        ):
-            raise ValueError(f"more than {self._most_open} requests, batches and commits are open")
+        open_ = len(session.asked) + len(session.leases) + session.unstored + len(gets)
+        if open_ > self._most_open:
+            raise ProtocolError(
+                f"more than {self._most_open} requests, batches and commits are open"
+            )
         latest = session.latest
-        for request, partition, _ in gets:
-            if partition not in self.partitions:
-                raise ValueError(f"partition {partition} is not of this owner")
-            if request <= latest:
-                raise ValueError(f"request {request} comes after {latest}: numbers grow")
-            latest = request
+        for get in gets:
+            if get.partition not in self.partitions:
+                raise ProtocolError(f"partition {get.partition} is not of this owner")
+            if get.request <= latest:
+                raise ProtocolError(f"request {get.request} comes after {latest}: numbers grow")
+            latest = get.request
         session.latest = latest
         for get in gets:
-            self._ask(session, *get)
+            self._ask(session, get.request, get.partition, get.epoch)
 
     def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
         slot = session.slot
@@ -1057,10 +1058,13 @@ class Desk:
 
     # Making
 
-    def next_work(self, ahead: bool = True) -> Work | None:
-        """Hand out what is there; return what to make next, or None.
+    @property
+    def ahead(self) -> bool:
+        """Whether ``work_ahead`` may find something."""
+        return bool(self._behind) and self._busy is None
 
-        Without ``ahead`` nothing is made that nobody has asked for.
+    def next_work(self) -> Work | None:
+        """Hand out what is there; return what to make next for requests, or None.
 
         The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
         this after other events, too, also while a partition makes something.
@@ -1094,7 +1098,7 @@ class Desk:
             most = sum(not one.gone for one in self._asking[partition][slot, epoch])
             work = Work(first, slot, until, wanted, beyond, most)
             return self._begin(work, turn if slot == ANYONE and first == partition else None)
-        return self._work_ahead() if ahead and self._behind else None
+        return None
 
     def _begin(self, work: Work, turn: Turn | None = None) -> Work:
         """Note what is made, and the least turn of it for anyone, where the caller knows that."""
@@ -1120,8 +1124,11 @@ class Desk:
     def _make_all_ahead(self) -> None:
         self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
 
-    def _work_ahead(self) -> Work | None:
-        """Return the first batch, in the order of the feed, that nobody has asked for."""
+    def work_ahead(self) -> Work | None:
+        """Return the first batch, in the order of the feed, that nobody has asked for.
+
+        The caller calls this when ``next_work`` has returned None.
+        """
         if self._greeted is not None or self._paused or self._full:
             return None
         behind = self._behind
@@ -1242,7 +1249,7 @@ class Desk:
 
     def work(self) -> bool:
         """Do one step of making at once; return False where there is nothing to do."""
-        work = self.next_work()
+        work = self.next_work() or (self.work_ahead() if self.ahead else None)
         if work is not None:
             one = self.partitions[work.partition]
             self.made(work, one.make(work.slot, work.epoch, work.beyond, work.most))

@@ -26,7 +26,7 @@ from typing import Final
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.record import record
 
-_PAGE: Final = 4096
+PAGE: Final = 4096
 
 
 @record
@@ -73,7 +73,7 @@ class Arena:
     """
 
     def __init__(self, budget_bytes: int, segment_bytes: int) -> None:
-        self.budget_bytes = budget_bytes // _PAGE * _PAGE
+        self.budget_bytes = budget_bytes // PAGE * PAGE
         self.segment_bytes = _whole_pages(segment_bytes)
         self.used_bytes = 0
         self.reserved_bytes = 0
@@ -172,4 +172,4 @@ class Arena:
 
 
 def _whole_pages(nbytes: int) -> int:
-    return max(1, -(-nbytes // _PAGE)) * _PAGE
+    return max(1, -(-nbytes // PAGE)) * PAGE

@@ -4,7 +4,8 @@ The arena decides where a block lies; the slab creates, maps and removes the seg
 all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
 a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
 
-One thread allocates and lends.  Any thread may free what is not lent.
+One thread allocates and lends.  Any thread may free what is not lent.  The block that was freed
+last is *spare*: the next one mostly has its size, and takes it as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.schema import OFFSETS, Field
 
 from ..files.durable_file import FULL, opened, room
-from .arena import Arena, Block
+from .arena import PAGE, Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 
@@ -70,6 +71,7 @@ class Slab:
         self._memory: dict[int, np.ndarray] = {}
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
+        self._spare: Block | None = None  # free, though the arena does not know it
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for a new segment
         self._logged_full = self._logged_beyond = False
@@ -77,14 +79,18 @@ class Slab:
 
     @property
     def fraction_used(self) -> float:
-        return (self._arena.used_bytes - self._lent_bytes) / self._arena.budget_bytes
+        return self.used_bytes / self._arena.budget_bytes
 
     @property
     def crowded(self) -> bool:
         """Whether trainers must copy batches, since there could be no room for the next one."""
-        full = self._short or self.fraction_used > _CROWDED
+        if self._short or self.fraction_used > _CROWDED:
+            return True
         with self._lock:
-            return full or not self._arena.admits(self._largest)
+            if self._arena.admits(self._largest):
+                return False
+            self._free_spare()
+            return not self._arena.admits(self._largest)
 
     @property
     def budget_bytes(self) -> int:
@@ -94,7 +100,8 @@ class Slab:
     @property
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
-        return self._arena.used_bytes - self._lent_bytes
+        spare = self._spare
+        return self._arena.used_bytes - self._lent_bytes - (spare.nbytes if spare else 0)
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
@@ -107,6 +114,11 @@ class Slab:
         LimitExceeded if it can never fit, or if the machine has no more shared memory and no
         block is in use that could be freed.
         """
+        with self._lock:
+            spare = self._spare
+            if spare is not None and spare.nbytes - PAGE < nbytes <= spare.nbytes:
+                self._spare = None
+                return spare
         block = self._allocated(nbytes)
         if block is None and self._lent:
             for lent in list(self._lent.values()):
@@ -125,9 +137,10 @@ class Slab:
 
     def lend(self, nbytes: int) -> Block | None:
         """Return a block that the slab takes back if it needs the room; None if little is free."""
-        if self._arena.fraction_used > _LENDING_ENDS:
+        if self.used_bytes + self._lent_bytes > _LENDING_ENDS * self.budget_bytes:
             return None
         with self._lock:
+            self._free_spare()
             block = self._arena.allocate(nbytes, grow=False)
         if block is None:
             return None
@@ -152,6 +165,7 @@ class Slab:
 
     def _allocated(self, nbytes: int, beyond: bool = False) -> Block | None:
         with self._lock:
+            self._free_spare()
             block = self._arena.allocate(nbytes, beyond=beyond)
         while self._arena.retired:
             self._remove(self._arena.retired.pop(0))
@@ -163,7 +177,7 @@ class Slab:
             self._create(block.segment, size)
             self._short = False
         except OSError as error:
-            self.free(block)
+            self._arena.free(block)
             if error.errno not in FULL:
                 raise
             self._short = True
@@ -185,7 +199,16 @@ class Slab:
 
     def free(self, block: Block) -> None:
         with self._lock:
-            self._arena.free(block)
+            if block is self._spare:
+                raise ValueError(f"{block} is freed twice")
+            self._free_spare()
+            self._spare = block
+
+    def _free_spare(self) -> None:
+        """Have the arena know that the spare block is free."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._arena.free(spare)
 
     def _create(self, number: int, size: int) -> None:
         path = self._directory / segment_name(self._worker, self._life, number)

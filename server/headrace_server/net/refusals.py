@@ -122,7 +122,7 @@ class RateLimits:
     def __post_init__(self) -> None:
         self._muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
         self._bad: BoundedMap[bytes, int] = BoundedMap(_REMEMBERED)
-        self._messages: Counter[bytes] = Counter()  # of this second, by connection
+        self._messages: dict[bytes, int] = {}  # of this second, by connection
         self._second = 0.0
 
     def take(self, connection: bytes, frames: Sequence[Frame], key: str | None, now: float) -> None:
@@ -160,8 +160,9 @@ class RateLimits:
         if now - self._second >= _SECOND:
             self._second = now
             self._messages.clear()
-        self._messages[connection] += messages
-        if self._messages[connection] <= self.most:
+        count = self._messages.get(connection, 0) + messages
+        self._messages[connection] = count
+        if count <= self.most:
             return True
         text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"
         self.silence("messages", connection, LimitExceeded(text), now)

@@ -85,7 +85,7 @@ class Outbox:
     def __post_init__(self) -> None:
         self.blocks: Blocks  # set once the slab is there
         self._segments: dict[str, memoryview] = {}  # that were sent from
-        self._lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
+        self.lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
         self._due = inf  # … the first of them
 
@@ -101,7 +101,7 @@ class Outbox:
     def tell(self, session: Session, message: object) -> None:
         """Send a message to a trainer, after all that waits for it."""
         session.line.append(message)
-        self._lines[session] = None
+        self.lines[session] = None
 
     def answer_request(self, message: Answered) -> None:
         """Answer a request of a trainer, if it is still there."""
@@ -169,7 +169,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Send what waits, several batches to a message, and answers that are due."""
-        for session in list(self._lines):
+        for session in list(self.lines):
             if not session.present:
                 self.forget(session)
             elif session.open:
@@ -184,7 +184,7 @@ class Outbox:
         self._due = min(self._answers.values(), default=inf)
 
     def _send_line(self, session: Session) -> None:
-        self._lines.pop(session, None)
+        self.lines.pop(session, None)
         line, session.line = session.line, []
         for kind, of in groupby(line, type):
             items = list(of)
@@ -272,7 +272,7 @@ class Outbox:
         session.line = []
         session.committed, session.stale, session.faults = [], [], []
         session.awaits = False
-        self._lines.pop(session, None)
+        self.lines.pop(session, None)
         self._answers.pop(session, None)
 
     # News of a feed

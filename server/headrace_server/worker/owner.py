@@ -153,14 +153,18 @@ class Owner:
         with self._lock:
             self._open()
             gc.freeze()  # else a full collection stops trainers for 10 to 20 ms
-            busy = True
+            busy, look_at = True, 0.0
             while not switchboard.stopping:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
                     partitions.stores.call_stored()
                 self._hear(ready)
+                if (now := time.monotonic()) >= look_at:
+                    look_at = now + _TICK_S / 10
+                    partitions.tick(now)
                 found = partitions.next_work()
-                switchboard.act()
+                if found is None or switchboard.waits:
+                    switchboard.act()
                 busy = bool(channels.unheard)
                 if found is not None:
                     self._make(*found)
@@ -180,34 +184,39 @@ class Owner:
             self._switchboard.act()
 
     def _make(self, feed: ServedFeed, work: Work) -> None:
-        """Make what is wanted next; go on while the first batch can wait for the others."""
+        """Make what is wanted next; go on while the first batch can wait for the others.
+
+        A step that reads nothing is short, so the porter need not have the lock meanwhile.
+        """
         partitions, switchboard = self._partitions, self._switchboard
-        self._outbox.flush()  # else ready batches would wait for those made next
-        if partitions.reads_next(feed, work):
-            self._send_out()
-            self._store()
+        if self._outbox.lines:  # else ready batches would wait for those made next
+            self._outbox.flush()
         began = time.monotonic()
         until, nbytes = began + _GATHER_S, 0
         while True:
-            made = self._step(partitions.make, feed, work)
+            reads = partitions.may_read(feed, work)
+            if reads:
+                self._send_out()
+                self._store()
+                made = self._step(partitions.make_meanwhile, feed, work)
+            else:
+                made = partitions.make(feed, work)
             now = time.monotonic()
             took, began = now - began, now  # the next one takes as long
             partitions.made(feed, work, made, now, took)
-            self._catch_up()
+            if reads:
+                self._catch_up()
             found = None
             if isinstance(made, list) and feed.serves:
                 for batch in made:
                     nbytes += batch.nbytes
                 if now + took < until and nbytes < _GATHER_BYTES:
                     found = partitions.next_work()
-            switchboard.act()
+            if found is None or switchboard.waits:
+                switchboard.act()
             if found is None:
                 return
             feed, work = found
-            if partitions.reads_next(feed, work):
-                self._outbox.flush()
-                self._send_out()
-                self._store()
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were.
@@ -261,6 +270,7 @@ class Owner:
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + _TICK_S
+            switchboard.waits = True
             switchboard.reception.tick(self._clock())
             self._channels.tick()
         if socket.sending:

@@ -81,25 +81,19 @@ class Life:
 
 
 class Step(OwnProcess):
-    """One step of work on a partition, in the diary.  One that raises stays there with its rows.
+    """A step that may read, in the diary.  One that raises stays there with its rows.
 
-    ``reads``: whether it may read, and so call code of the user.  With ``lasts`` its rows stay in
-    the diary, too: a thread of a source still reads them.
+    With ``lasts`` its rows stay in the diary, too: a thread of a source still reads them.
     """
 
     lasts = False
 
-    def __init__(self, diary: Diary, part: Part, opening: bool = False, reads: bool = True) -> None:
-        self._diary, self._reads = diary, reads
+    def __init__(self, diary: Diary, part: Part, opening: bool = False) -> None:
+        self._diary = diary
         diary.begin(part.feed.name, part.number, opening)
 
-    def __enter__(self) -> None:
-        if self._reads:
-            super().__enter__()
-
     def __exit__(self, *error: object) -> None:
-        if self._reads:
-            super().__exit__()
+        super().__exit__()
         if error[0] is None and not self.lasts:
             self._diary.idle()
 
@@ -151,19 +145,23 @@ class Partitions:
 
     def next_work(self) -> tuple[ServedFeed, Work] | None:
         """Return the next step of all feeds; None if the worker has to wait."""
-        now = time.monotonic()
+        for feed in self._order():
+            work = feed.desk.next_work()
+            if work is None and feed.desk.ahead and not self._rests(feed.name):
+                work = feed.desk.work_ahead()
+            if work is not None:
+                return feed, work
+        return None
+
+    def tick(self, now: float) -> None:
+        """Look after what needs no look at each step.  Beats show that the worker goes on."""
+        self._diary.beat()
         if now >= self._report_at:
             self.report()
         if self._sources:
             self._look_at_sources(now)
         if self._lacks:
             self._tell_lacks(now)
-        for feed in self._order():
-            work = feed.desk.next_work(ahead=not self._rests(feed.name))
-            if work is not None:
-                return feed, work
-        self._diary.beat()  # as a step would
-        return None
 
     def hand_out(self) -> None:
         """Hand out what is there while a partition works."""
@@ -200,17 +198,26 @@ class Partitions:
             most_bytes = min(most_bytes, self._config.slab_bytes // (2 * len(self.feeds)))
         return most, most_bytes
 
-    def reads_next(self, feed: ServedFeed, work: Work) -> bool:
-        """Return whether a step may call user functions: it reads, or makes batches by them."""
-        run = feed.partitions[work.partition].run
-        return run.calls or run.reads_next
+    def may_read(self, feed: ServedFeed, work: Work) -> bool:
+        """Return whether a step may read or call user functions, and so take long."""
+        part = feed.partitions[work.partition]
+        return part.run.calls or part.run.reads_next or bool(part.earlier)
 
     def make(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
-        """Take one step of a partition; None where its feed fails.  It may take long."""
+        """Take one step of a partition; None where its feed fails."""
+        part = feed.partitions[work.partition]
+        try:
+            return part.run.make(work.slot, work.epoch, work.beyond, work.most)
+        except Exception as error:
+            self.fail(part, error)
+            return None
+
+    def make_meanwhile(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
+        """Take a step that may read, while the porter may use everything else."""
         part = feed.partitions[work.partition]
         self._at_work, self.stores.busy = feed, part
         try:
-            step = Step(self._diary, part, reads=self.reads_next(feed, work))
+            step = Step(self._diary, part)
             with step:
                 made = part.run.make(work.slot, work.epoch, work.beyond, work.most)
                 step.lasts = made is Outlook.WAITS
@@ -231,9 +238,11 @@ class Partitions:
         self._at_work = self.stores.busy = None
         if made is None or feed.failure is not None:
             return
-        part, share = feed.partitions[work.partition], self._shares[feed.name]
-        self._worked_s = max(self._worked_s, share.spent_s)
-        share.spent_s = self._worked_s + took_s
+        part = feed.partitions[work.partition]
+        if len(self.feeds) > 1:
+            share = self._shares[feed.name]
+            self._worked_s = max(self._worked_s, share.spent_s)
+            share.spent_s = self._worked_s + took_s
         if isinstance(made, list):
             try:
                 for batch in made:
@@ -244,7 +253,8 @@ class Partitions:
                 return
             if made:
                 part.made_at = now
-                self._lacks.pop(part, None)
+                if self._lacks:
+                    self._lacks.pop(part, None)
                 part.waits = ""
             elif not part.run.reads_next:  # it has read
                 feed.on_read(part)
@@ -252,8 +262,6 @@ class Partitions:
         else:
             self._note_outlook(part, made, now)
         feed.desk.made(work, made)
-        if part.run.finished and not part.done:
-            self._note_end(part)
 
     def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
         text = ""
@@ -337,6 +345,10 @@ class Partitions:
         began = time.monotonic()
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
+                if part.run.finished and not part.done:
+                    self._note_end(part)
+                if part.earlier:
+                    part.earlier &= part.run.machine.chunks()
                 status = part.run.status()
                 status["partitions"][0]["number"] = part.run.next_turn(ANYONE)[1]
                 part.status = status
@@ -412,7 +424,9 @@ class Partitions:
             self._bad[config.name],
             self._config.max_state_bytes,
         )
-        part.run.resume(self.stores.open(part))
+        saved = self.stores.open(part)
+        part.earlier = {*saved.chunks}
+        part.run.resume(saved)
 
     def _indexed(self, file: DataFile, done: int) -> None:
         at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"

@@ -142,6 +142,7 @@ class Reception:
         self._board = board
         self._socket, self._channels = outbox.socket, outbox.channels
         self._sessions = outbox.sessions
+        self._most_commits = 2 * self.config.max_credits
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
@@ -181,8 +182,9 @@ class Reception:
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
+        take, clock = self._limits.take, self.clock
         for identity, frames in self._channels.hear():
-            self._limits.take(identity, frames, None, self.clock())
+            take(identity, frames, None, clock())
 
     def opened(self) -> None:
         """Answer the greetings that came before the feeds were open."""
@@ -199,6 +201,14 @@ class Reception:
     ) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         session = self._sessions.find(getattr(message, "session", 0), identity)
+        if session is not None and session.welcome and type(message) is Step:  # as mostly
+            feed = self.feeds[session.feed]
+            session.seen, session.open = now, True
+            if feed.serves:
+                feed.desk.seen(session.nonce, now)
+            self._on_step(session, feed, message, frames)
+            session.heard += 1
+            return
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
@@ -288,7 +298,7 @@ class Reception:
     def _on_step(
         self, session: Session, feed: ServedFeed, step: Step, frames: Sequence[Frame]
     ) -> None:
-        excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
+        excess = len(step.commits) + len(step.saves) - self._most_commits
         if excess > 0 and not self._limits.bears(  # more commits than it can have batches
             session.identity, session.seen, _OF_FALSE * excess
         ):
@@ -314,10 +324,7 @@ class Reception:
         if step.withdrawn:
             desk.withdraw(name, step.withdrawn)
         if step.gets:
-            try:
-                desk.ask(name, [(get.request, get.partition, get.epoch) for get in step.gets])
-            except ValueError as error:
-                raise ProtocolError(str(error)) from None
+            desk.ask(name, step.gets)
 
     def _on_save(
         self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]

@@ -57,6 +57,8 @@ class Part:
     waits: str = ""  # what its next batch lacks
     made_at: float = 0.0  # when it made its last batch
     used: tuple[int, int] = (0, 0)  # number of commits and of their rows, in all lives
+    #: Chunks that an earlier process read, with examples in flight, for which they are read again.
+    earlier: set[int] = field(default_factory=set)
     logged: int = 0  # calls of the desk that had its records stored
     tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
     noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``

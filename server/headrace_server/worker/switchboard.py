@@ -99,6 +99,7 @@ class Switchboard:
         self._stores = partitions.stores
         #: By feed: calls that wait until all its partitions are open.
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
+        self.waits = True  # whether something waits for ``act`` that no step of a partition brings
         #: Requests of trainers that concern a whole feed, by type.
         self.handlers: dict[type, Handler] = {
             Flush: self._flush,
@@ -179,6 +180,11 @@ class Switchboard:
         else:
             self.deferred.append((action, arguments))
 
+    def _when_open(self, feed: str, call: Callable[[], object]) -> None:
+        """Have ``act`` call the partitions of a feed once it is open."""
+        self.waits = True
+        self._calls[feed].append(call)
+
     # The supervisor
 
     def obey(self, order: Mapping[str, Plain]) -> None:
@@ -253,7 +259,7 @@ class Switchboard:
             else:
                 answer()
 
-        self._calls[feed].append(call)
+        self._when_open(feed, call)
 
     def _inspect(self, request: int, feed: str, key: str) -> None:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
@@ -267,7 +273,7 @@ class Switchboard:
             ]
             self._answer(request, found=places[:MOST_FOUND])
 
-        self._calls[feed].append(seek)
+        self._when_open(feed, seek)
 
     # Requests of trainers that concern a whole feed
 
@@ -366,7 +372,7 @@ class Switchboard:
         """Order all partitions of a feed to make other batches."""
         parts = [*feed.partitions.values()]
         orders = _Orders(what, answer, parts.copy())
-        self._calls[feed.name].append(partial(self._steer, feed, orders, parts))
+        self._when_open(feed.name, partial(self._steer, feed, orders, parts))
 
     def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:
         """Give an order to the partitions that can take one now, and to the others later."""
@@ -394,7 +400,7 @@ class Switchboard:
                 orders.since.append([part.number, order.since])
                 ordered.append(part)
         if later:
-            self._calls[feed.name].append(partial(self._steer, feed, orders, later))
+            self._when_open(feed.name, partial(self._steer, feed, orders, later))
         for part in over:
             orders.stored(part)
         for part in ordered:
@@ -414,7 +420,7 @@ class Switchboard:
                 counts |= {"epoch": least, "open": not feed.over}
                 self.outbox.answer_request(Answered(session.number, message.request, counts))
 
-        self._calls[feed.name].append(call)
+        self._when_open(feed.name, call)
 
     def _close_input(self, feed: ServedFeed, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have stored that.
@@ -424,18 +430,19 @@ class Switchboard:
 
         def close() -> None:
             if feed.serves and feed.desk.recovering:
-                self._calls[feed.name].append(close)
+                self._when_open(feed.name, close)
             elif feed.serves and feed.close(cancel):
                 self._order(feed, ("close", cancel), lambda since, fault: answer())
             else:
                 answer()
 
-        self._calls[feed.name].append(close)
+        self._when_open(feed.name, close)
 
     # Desks
 
     def act(self) -> None:
         """Make calls that wait, and act on the ends of feeds."""
+        self.waits = False
         for feed in self.feeds.values():
             if feed.opened:
                 for call in self._calls.pop(feed.name, ()):

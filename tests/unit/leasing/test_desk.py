@@ -5,7 +5,9 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from headrace_proto.errors import ProtocolError
 from headrace_proto.limits import MAX_COUNT
+from headrace_proto.step_messages import Get
 from headrace_server.leasing.desk import SESSIONS, Desk
 from headrace_server.leasing.protocol import Batch, Greeting, Outlook
 from headrace_server.shaping import plain as machine
@@ -35,7 +37,7 @@ class At:
         return [message for message in sent if isinstance(message, kinds)]
 
     def ask(self, session, n=1, partition=0):
-        gets = [(self.requests + i, partition, 0) for i in range(1, n + 1)]
+        gets = [Get(self.requests + i, partition, 0) for i in range(1, n + 1)]
         self.requests += n
         self.desk.ask(session, gets)
         while self.desk.work():
@@ -248,7 +250,7 @@ def test_a_session_has_no_more_requests_batches_and_commits_than_any_trainer():
     at = At(plain(), A, max_open=1)
     first, *_ = at.ask(A, 11)
     at.desk.commit(A, first.token)
-    with pytest.raises(ValueError, match="more than 12 requests, batches and commits are open"):
+    with pytest.raises(ProtocolError, match="more than 12 requests, batches and commits are open"):
         at.ask(A, 2)
     assert at.desk.standing_of(A)["requests"] == 0, "a message that is refused changes nothing"
     assert [type(message) for message in at.ask(A)] == [Give]
@@ -258,9 +260,9 @@ def test_a_request_whose_number_was_used_is_refused():
     """The desk would lose the first one, and end at its answer."""
     at = At(plain(), A)
     at.desk.paused = True
-    at.desk.ask(A, [(7, 0, 0)])
-    for gets in ([(7, 0, 0)], [(8, 0, 0), (8, 0, 0)], [(3, 0, 0)]):
-        with pytest.raises(ValueError, match="numbers grow"):
+    at.desk.ask(A, [Get(7, 0, 0)])
+    for gets in ([Get(7, 0)], [Get(8, 0), Get(8, 0)], [Get(3, 0)]):
+        with pytest.raises(ProtocolError, match="numbers grow"):
             at.desk.ask(A, gets)
     at.desk.paused = False
     assert [give.request for give in at.ask(A, 0)] == [7]
@@ -270,8 +272,8 @@ def test_a_request_of_a_greeting_uses_its_number():
     at = At(plain(), A)
     at.desk.paused = True
     at.desk.hello(Greeting(A, gets=[(7, 0, 0)]), 0.0)
-    with pytest.raises(ValueError, match="request 7 comes after 7"):
-        at.desk.ask(A, [(7, 0, 0)])
+    with pytest.raises(ProtocolError, match="request 7 comes after 7"):
+        at.desk.ask(A, [Get(7, 0, 0)])
 
 
 def test_leases_that_end_with_a_silent_session_are_counted():
@@ -339,7 +341,7 @@ def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first()
 def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
     """One thread has both: the other one goes on after this one's batch."""
     at = At(Plain(0, Stored(), Slab(2), rows=100, size=2), A, B)
-    at.desk.ask(A, [(n, 0, 0) for n in range(1, 4)])
+    at.desk.ask(A, [Get(n, 0, 0) for n in range(1, 4)])
     while at.desk.work():
         pass
     assert [type(message) for message in at.told(Give, Idle)] == [Give, Give, Idle]
@@ -378,7 +380,7 @@ def test_a_trainer_gets_what_is_made_again_before_later_batches_though_a_read_co
     at.desk.hello(Greeting(A, held=held), 0.0)
     at.desk.stored(SESSIONS, 1)
     at.ask(A, 0)
-    at.desk.ask(A, [(1, 0, 0)])
+    at.desk.ask(A, [Get(1, 0, 0)])
     assert at.desk.work() and at.desk.standing() == {"ready": 1, "leased": 3, "saving": 0}
     assert [give.batch.number for give in at.told(Give)] == [2]
     at.desk.leave(A)
@@ -389,7 +391,7 @@ def test_a_trainer_gets_what_is_made_again_before_later_batches_though_a_read_co
 
 def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
     at = At(Plain(0, Stored(), Slab(1), rows=2, size=2, epochs=2, borders=True), A, B)
-    at.desk.ask(A, [(1, 0, 0), (2, 0, 1)])
+    at.desk.ask(A, [Get(1, 0, 0), Get(2, 0, 1)])
     while at.desk.work():
         pass
     assert [type(message) for message in at.told(Give, Idle)] == [Give, Idle]
@@ -466,10 +468,10 @@ def test_a_partition_that_can_take_no_order_yet_works_between_two_questions():
 
 def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes_others():
     at = At(plain(), A)
-    at.desk.ask(A, [(1, 0, 0)])
+    at.desk.ask(A, [Get(1, 0, 0)])
     while not (gives := at.told(Give)):
         assert at.desk.work()
-    work = at.desk.next_work()
+    work = at.desk.work_ahead()
     at.desk.leave(A)
     at.desk.hello(Greeting(B), 0.0)
     at.desk.stored(SESSIONS, 3)
