@@ -78,7 +78,7 @@ class FeedInUse(HeadraceError, RuntimeError):
 
 
 class FeedRewound(HeadraceError):
-    """The feed went back to an earlier state: this trainer's later commits are undone."""
+    """The feed went back to an earlier state, or a rank lost a batch: its later work is undone."""
 
 
 class StaleLease(HeadraceError):

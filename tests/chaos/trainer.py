@@ -47,8 +47,14 @@ _AGAIN_S = 0.0005
 #: Where the code of the client is, and that of the trainer.
 _OURS = (*(os.path.dirname(of.__file__) for of in (headrace, headrace_proto)), __file__)
 #: Texts of errors after which a trainer joins again: of a rank that stood still while all others
-#: were started again, and of one that was interrupted while it sent.
-_EXCUSES = ("is of a run that is over", "the connection was interrupted amid a message")
+#: were started again, or that found one which did; of one that lost a batch; and of one that was
+#: interrupted while it sent.
+_EXCUSES = (
+    "is of a run that is over",
+    "another run of ranks uses this feed",
+    "is out of step with the others",
+    "the connection was interrupted amid a message",
+)
 #: Variable of the environment that hides the server's memory from a trainer.
 FAR = "HEADRACE_TRIAL_FAR"
 

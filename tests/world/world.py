@@ -507,6 +507,10 @@ class Process:
         if not self.alive or self.asleep():
             return
         world, c = self.world, self.world.config
+        if self.machine.torn:  # a rank that lost a batch ends, and its launcher starts all again
+            self.die()
+            world.refused(self, "torn")
+            return
         while len(self.training) < c.hold:
             held = self.machine.take()
             if held is None:

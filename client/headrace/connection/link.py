@@ -112,6 +112,11 @@ _ASK_S = 1.0  # between two lookups of the address of a server that is away
 #: Seconds of silence after which the log names a server.  A worker, or a server that restarts
 #: quickly, is back sooner.
 _AWAY_S = 10.0
+#: Raised to a rank that goes on after the refusal of a commit: it might wait for ever.
+_TORN = (
+    "this rank is out of step with the others: a batch that it had trained did not count, and goes "
+    "out again.  Stop all ranks, and start them again together from one checkpoint"
+)
 
 
 class Link:
@@ -440,6 +445,8 @@ class Link:
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
         """Take the next batch, if it is there and accepted.  The caller holds the lock."""
+        if self.member.trainer.torn:
+            raise FeedRewound(_TORN)
         held = self.member.trainer.take(accepts)
         if held is not None and self._prefetch.took(held.given.nbytes):
             self.member.trainer.set_prefetch(self._prefetch.batches)

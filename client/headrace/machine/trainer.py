@@ -127,6 +127,7 @@ class Trainer:
         self.commits: dict[Token, Held] = {}  # without an answer
         self.epoch = 0  # of the loop
         self.waits = False  # whether the loop waits for a batch
+        self.torn = False  # whether this rank lost a batch, and is out of step with the others
         self._taken = 0  # batches that the loop took
         self._flying = 0  # requests under way, and batches that the loop has not taken
         self._request = 0
@@ -524,7 +525,9 @@ class Trainer:
             held = self.hands.get(token)
             if held is not None and not held.stale:
                 held.stale = True
-                if not held.taken:
+                if held.taken:
+                    self.torn = self.rank >= 0
+                else:
                     del self.hands[token], self._ready[held.request]
                     self._flying -= 1
                     self._expect_again(held)
@@ -637,12 +640,15 @@ class Trainer:
         commits = self.commits
         for token in committed:
             commits.pop(token, None)
-        refused = [*((token, "stale", "") for token in stale), *faults]
-        return [
+        every = [*((token, "stale", "") for token in stale), *faults]
+        refused = [
             (held, code, text)
-            for token, code, text in refused
+            for token, code, text in every
             if (held := commits.pop(token, None)) is not None
         ]
+        if self.rank >= 0 and any(code != "cancelled" for _, code, _ in refused):
+            self.torn = True
+        return refused
 
     # Owners: what goes
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import zmq
@@ -200,6 +201,33 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
     with linked(peer, PATIENCE_S) as link:
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
             link.ask(flush_states(1, []), at_most_s=0.1)
+
+
+@pytest.mark.parametrize("answer", [Answer(7, (), (11,)), Answer(7, (), (), [[11, "state", ""]])])
+def test_a_rank_that_goes_on_after_a_refused_commit_gets_an_error_that_ends_it(
+    peer: Peer, answer: Answer
+):
+    """It may have batches ahead: these are of rounds that the others do not have."""
+
+    def train() -> None:
+        options: dict[str, Any] = {"rank": 0, "world_size": 1, "run": 1, "commit": "explicit"}
+        with headrace.connect(peer.address, timeout=PATIENCE_S, prefetch=3, **options) as feed:
+            batch = next(feed)
+            with pytest.raises((headrace.StaleLease, headrace.StateError)):
+                batch.commit()
+            for _ in range(2):
+                with pytest.raises(headrace.FeedRewound, match="start them again together from"):
+                    next(feed)
+
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train)
+        peer.welcome()
+        for token in (11, 12, 13):
+            peer.give(token, token)
+        while not peer.hear(Step).commits:
+            pass
+        peer.say(answer)
+        training.result()
 
 
 def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Peer):
