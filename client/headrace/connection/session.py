@@ -57,8 +57,9 @@ from .places import Server
 from .state_block import FreeBuffers, StateBuffer
 
 _HELLO_S = 1.0  # Hello is sent again after this long without an answer
-#: Maximum wait of a commit, or of released memory, for the next request to its owner.
-_MOMENT_S = 0.05
+#: Maximum wait of a commit, or of released memory, for the next request to its owner, and the same
+#: while the loop waits for a batch: the owner may need them for it.
+_MOMENT_S, _HASTE_S = 0.05, 0.001
 _SILENT = 2.5  # heartbeats without an answer after which the server counts as lost
 #: Maximum number of released batches in one message: any number may go at once, and a header is
 #: bounded.
@@ -557,7 +558,8 @@ class Session:
         assert self.welcome is not None
         due_at, trainer = self._said_at + self.welcome.heartbeat_s, self.member.trainer
         if self.mapped.released or trainer.owes(self.number):
-            due_at = now if trainer.waits else min(due_at, self._stepped_at + _MOMENT_S)
+            moment_s = _HASTE_S if trainer.waits else _MOMENT_S
+            due_at = min(due_at, self._stepped_at + moment_s)
         return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
 
     @property

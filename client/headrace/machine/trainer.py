@@ -38,7 +38,7 @@ Turn = tuple[int, int]
 _NEVER = 1 << 62
 #: Fraction of the golden ratio: consecutive multiples of it lie far apart on a circle.
 _GOLDEN = 0.6180339887498949
-#: Requests are sent once a half of the prefetch is free, unless the loop waits: an owner makes the
+#: Requests are sent once a half of the prefetch is free, or none is under way: an owner makes the
 #: batches that one message asks for in one step.
 _PART = 2
 
@@ -457,7 +457,8 @@ class Trainer:
         under_way = self._flying
         if self.any_order:
             under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
-        if not self.waits and wanted - under_way < self._part:
+        gathers = wanted - under_way < self._part
+        if gathers and (not self.waits or under_way > len(self._ready)):
             return
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
@@ -670,7 +671,8 @@ class Trainer:
             return True
         if not owner.commits:
             return False
-        return not self.lazy or self.waits or len(owner.commits) > self._part
+        starves = self.waits and self._flying == len(self._ready)
+        return starves or not self.lazy or len(owner.commits) > self._part
 
     def owes(self, owner: int) -> bool:
         """Return whether there is something to send to an owner, now or later."""

@@ -59,6 +59,20 @@ def test_a_loop_with_as_many_batches_or_commits_as_it_may_have_gets_no_more():
     assert len(asks(one)) == 3
 
 
+def test_a_loop_that_waits_sends_little_while_requests_are_under_way():
+    one = trainer(1, prefetch=8, lazy=True)
+    assert one.take() is None
+    asked = asks(one)
+    assert len(asked) == 9
+    give(one, 1, 0, 0)
+    one.commit(one.take().given.token)
+    assert one.take() is None and not one.any_due
+    for request, _ in asked[1:]:
+        give(one, request, 0, request - 1)
+    assert [one.take() is None for _ in asked] == [False] * 8 + [True]
+    assert one.any_due, "nothing is under way"
+
+
 def test_an_owner_that_others_overtake_has_one_open_request():
     one = trainer(2, owners=2, prefetch=4, any_order=True)
     assert [asks(one, owner) for owner in range(2)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]
