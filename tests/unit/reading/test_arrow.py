@@ -136,6 +136,20 @@ def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> No
     assert np.shares_memory(fixed, column.raw)
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_stream_that_breaks_off_is_counted_once_and_gives_its_whole_batches(
+    folder: str, compression: Any
+) -> None:
+    path = write(f"{folder}/s", table(), stream=True, compression=compression)
+    with fsspec.open(path, "rb") as file:
+        content = file.read()
+    with fsspec.open(path, "wb") as file:
+        file.write(content[:-40])
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", path, bad=bad)
+    assert all_of(reader) == rows_of(table(9)) and bad.counts == {"truncated_file": 1}
+
+
 def test_dictionaries_views_and_nested_dictionaries_are_decoded(folder: str) -> None:
     n = 7
     source = pa.table(

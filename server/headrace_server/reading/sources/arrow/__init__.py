@@ -68,8 +68,10 @@ class _File:
             #: The fields that are read.
             self.fields = fields_of_schema(file.path, reader.schema, names)
         self.file, self.schema = file, reader.schema
+        #: Whether batches are fetched when they are read, of each the columns of the fields.
+        self.fetched = in_file and is_remote(file.path)
         if in_file:
-            if is_remote(file.path):
+            if self.fetched:
                 columns = [i for i, name in enumerate(reader.schema.names) if name in self.fields]
                 if 0 < len(columns) < len(reader.schema):
                     options = pa.ipc.IpcReadOptions(included_fields=columns)
@@ -240,7 +242,7 @@ def _decoded(
 
 def _count(one: _File, bad: BadRecords, progress: Callable[[int], None]) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
-    if is_remote(one.file.path) and one.fields:
+    if one.fetched and one.fields:
         narrowest = min(one.fields, key=lambda name: _width(one.schema.field(name).type))
         one = _File(one.file, RemoteFile(one.file), {narrowest}, bad)
     counts = np.full(one.batches, -1, np.int64)
