@@ -9,13 +9,13 @@ the last batches are kept; taking scattered rows then decodes many batches for f
 compressed *stream* is decoded when it is opened and held in memory: the file format is not.
 
 Remote files are read batch by batch, too: of each the columns that are wanted, and of the first
-pass over a file its narrowest one, which shows how many rows each batch has.  Remote streams are
-held in memory.
+pass over a file its narrowest one, which shows how many rows each batch has.  A stream is read once
+as a whole, to find its batches; one with dictionaries is held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from math import inf
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 
 from ....files.extras import require
@@ -46,6 +46,8 @@ else:
 _MAGIC = b"ARROW1"
 #: Maximum number of decoded batches in memory.  Writers make batches of some thousand rows.
 _KEPT_BATCHES = 16
+#: The rows of each batch, in the index cache.
+_COUNTS = "arrow-batch-rows"
 
 
 class _File:
@@ -57,6 +59,7 @@ class _File:
         data: pa.BufferReader | RemoteFile,
         names: Collection[str] | None,
         bad: BadRecords,
+        cache: IndexCache,
     ) -> None:
         if file.size == 0:
             raise DataError(f"{file.path} is empty: not even a schema is in it")
@@ -70,6 +73,8 @@ class _File:
         self.file, self.schema = file, reader.schema
         #: Whether batches are fetched when they are read, of each the columns of the fields.
         self.fetched = in_file and is_remote(file.path)
+        #: Where each batch of a remote stream begins, and its rows; see ``_batches_of``.
+        self.places: list[list[int]] = []
         if in_file:
             if self.fetched:
                 columns = [i for i, name in enumerate(reader.schema.names) if name in self.fields]
@@ -79,12 +84,28 @@ class _File:
             self.batches, self._get = reader.num_record_batches, reader.get_batch
             return
         batches: list[pa.RecordBatch] = []
-        try:
-            batches.extend(reader)
-        except (pa.ArrowException, OSError) as error:
-            text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
+        fault = ""
+        if is_remote(file.path) and "dictionary<" not in str(reader.schema):
+            found = cache.get(file, "arrow stream", partial(_batches_of, reader, data))
+            self.places = found.reshape(-1, 2).tolist()
+            self.batches, self._get = len(self.places) - 1, partial(self._batch_at, data)
+            fault = "; it is cut off, or damaged" if self.places[-1][1] else ""
+        else:
+            try:
+                batches.extend(reader)
+            except (pa.ArrowException, OSError) as error:
+                fault = f": {error}"
+            self.batches, self._get = len(batches), batches.__getitem__
+        if fault:
+            text = f"{file.path}: the stream breaks off after record batch {self.batches}{fault}"
             bad.report(DataError(text), "truncated_file")
-        self.batches, self._get = len(batches), batches.__getitem__
+
+    def _batch_at(self, data: RemoteFile, number: int) -> pa.RecordBatch:
+        """Return a batch of a remote stream."""
+        (start, _), (stop, _) = self.places[number : number + 2]
+        data.seek(start)
+        content = data.read(stop - start)  # at once: what is read on and on is read ahead
+        return pa.ipc.read_record_batch(pa.ipc.read_message(content), self.schema)
 
     def naming(self, number: int) -> AbstractContextManager[None]:
         """Raise a fault as that of a record batch."""
@@ -108,6 +129,21 @@ class _File:
                 yield number, batch
 
 
+def _batches_of(reader: pa.RecordBatchReader, data: RemoteFile) -> np.ndarray:
+    """Return where each batch of a stream begins, and its rows; then where the last one ends, and
+    whether the stream breaks off there."""
+    found, at, broken = list[int](), data.tell(), 0
+    try:
+        for batch in reader:
+            found += at, batch.num_rows
+            at = data.tell()
+    except FilesMissing:  # an OSError, of a file that can not be reached now
+        raise
+    except (pa.ArrowException, OSError):
+        broken = 1
+    return np.array([*found, at, broken], np.int64)
+
+
 class Arrow(PartsReader):
     """All files as one mapped range, or batch by batch where they must be decoded."""
 
@@ -119,7 +155,7 @@ class Arrow(PartsReader):
 
         def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
             data = pa.BufferReader(maps.file_data(number[file])) if maps else RemoteFile(file)
-            one = _File(file, data, opening.features, bad)
+            one = _File(file, data, opening.features, bad, opening.cache)
             return one, one.fields
 
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
@@ -223,10 +259,10 @@ def _decoded(
     load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
-        counting = partial(_count, one, bad, cache.progress_of(one.file))
-        counts = cache.get(one.file, "arrow-batch-rows", counting)
+        counting = partial(_count, one, bad, cache)
+        counts = [rows for _, rows in one.places[:-1]]
         first = 0
-        for number, rows in enumerate(counts.tolist()):
+        for number, rows in enumerate(counts or cache.get(one.file, _COUNTS, counting).tolist()):
             if rows < 0:
                 try:
                     one.batch(number)
@@ -240,11 +276,12 @@ def _decoded(
     return parts
 
 
-def _count(one: _File, bad: BadRecords, progress: Callable[[int], None]) -> np.ndarray:
+def _count(one: _File, bad: BadRecords, cache: IndexCache) -> np.ndarray:
     """Return the number of rows by batch, -1 for damaged ones.  Arrow must decode them for that."""
     if one.fetched and one.fields:
         narrowest = min(one.fields, key=lambda name: _width(one.schema.field(name).type))
-        one = _File(one.file, RemoteFile(one.file), {narrowest}, bad)
+        one = _File(one.file, RemoteFile(one.file), {narrowest}, bad, cache)
+    progress = cache.progress_of(one.file)
     counts = np.full(one.batches, -1, np.int64)
     for number, batch in one.sound_batches([]):
         counts[number] = batch.num_rows
