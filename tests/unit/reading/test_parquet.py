@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.sources import parquet
+from tests.patience import PATIENCE_S
 from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_arrow import write
 
@@ -48,6 +52,37 @@ def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> Non
     assert [row["x"] for row in examples(reader.take(slice(0, 9)))] == [0, 1, 2, 6, 7, 8]
     assert bad.counts == {"corrupt_file": 3}
     assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
+
+
+def test_the_next_row_group_is_decoded_while_rows_of_this_one_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows at random places decode only the groups that they lie in."""
+    decoded = queue.Queue[int]()
+    table = parquet._table
+
+    def noting(file: Any, number: int, names: tuple[str, ...]) -> Any:
+        found = table(file, number, names)
+        decoded.put(number)
+        return found
+
+    monkeypatch.setattr(parquet, "_table", noting)
+    pq.write_table(pa.table({"x": np.arange(80)}), tmp_path / "a", row_group_size=10)
+    reader = opened("parquet", tmp_path / "a")
+    for start in range(0, 30, 5):
+        assert [one["x"] for one in examples(reader.take(slice(start, start + 5)))] == [
+            *range(start, start + 5)
+        ]
+    assert [decoded.get(timeout=PATIENCE_S) for _ in range(4)] == [0, 1, 2, 3]
+    assert examples(reader.take(slice(28, 33)))[-1] == {"x": 32}
+    assert decoded.get(timeout=PATIENCE_S) == 4
+    scattered = opened("parquet", tmp_path / "a")
+    for row in (5, 25, 45, 15, 65):
+        scattered.take(np.array([row]))
+    assert [decoded.get(timeout=PATIENCE_S) for _ in range(5)] == [0, 2, 4, 1, 6]
+    scattered.take(np.array([5]))  # after whatever the thread was to decode before
+    assert decoded.get(timeout=PATIENCE_S) == 0
+    assert decoded.empty()
 
 
 def _steps(lengths: list[int]) -> pa.Table:

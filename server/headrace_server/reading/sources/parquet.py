@@ -1,8 +1,9 @@
 """Parquet files, a row group at a time.
 
 Rows are read by whole row groups, of which the last two are kept decoded.  Reading in order costs
-each group once; **rows taken at random cost a whole group for each group that they lie in**, so
-shuffle such files by a window, write small groups, or convert them to Arrow IPC.
+each group once, and a thread decodes the next one meanwhile; **rows taken at random cost a whole
+group for each group that they lie in**, so shuffle such files by a window, write small groups, or
+convert them to Arrow IPC.
 
     group_by="e"    e  0 0 0 │ 0 1 1 │ 1 1 2      three row groups
                        ───────   ─────────   ─    three examples
@@ -13,7 +14,9 @@ An example of a grouped file is a list of its rows, so Arrow's columns of lists 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -40,6 +43,7 @@ else:
     pc = require("pyarrow.compute", "server", "read_parquet")
     pq = require("pyarrow.parquet", "server", "read_parquet")
 _KEPT_GROUPS = 2
+_Columns = Mapping[str, StoredColumn]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +78,61 @@ class Parquet(PartsReader):
         opened = partial(_opened, opening, group_by)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         last = lru_cache(1)(_table)  # the next part may begin in it
-        load = lru_cache(_KEPT_GROUPS)(partial(_load, group_by, last))
+        self._decoded = _Decoded(partial(_load, group_by, last))
         parts: list[ColumnPart] = []
         for _, file, fields in served:
             names, first = tuple(name for name in fields if name in schema.fields), 0
             for groups, rows, cuts in _parts(file):
-                columns = partial(load, _Part(file, names, groups, cuts))
+                columns = self._decoded.columns(_Part(file, names, groups, cuts))
                 origin = origin_in(file.file.path, first)
                 parts.append(ColumnPart(rows, columns, schema, origin, opening.bad))
                 first += rows
         super().__init__(schema.fields, parts)
+
+    def close(self) -> None:
+        super().close()
+        self._decoded.close()
+
+
+class _Decoded:
+    """The parts that were read last, and those that a thread decodes ahead.
+
+    The next part is decoded once two neighbours were read in order: that is rare where rows are
+    taken at random.  Only the thread reads files: one of Arrow must not be read by two at once.
+    """
+
+    def __init__(self, load: Callable[[_Part], _Columns]) -> None:
+        self._load = load
+        self._parts: list[_Part] = []
+        self._thread = ThreadPoolExecutor(1, "headrace-parquet")
+        self._kept: OrderedDict[int, Future[_Columns]] = OrderedDict()
+        self._ahead: dict[int, Future[_Columns]] = {}  # each after one that is kept
+
+    def columns(self, part: _Part) -> Callable[[], _Columns]:
+        """Return the function that gives the columns of the part after those known."""
+        self._parts.append(part)
+        return partial(self._read, len(self._parts) - 1)
+
+    def _read(self, number: int) -> _Columns:
+        kept, after = self._kept, number + 1
+        future = kept.pop(number, None) or self._ahead.pop(number, None) or self._begin(number)
+        columns = future.result()  # one that fails is not kept
+        in_order = number - 1 in kept
+        kept[number] = future
+        if len(kept) > _KEPT_GROUPS:
+            self._ahead.pop(kept.popitem(last=False)[0] + 1, None)
+        known = after in kept or after in self._ahead or after == len(self._parts)
+        if in_order and not known:
+            self._ahead[after] = self._begin(after)
+        return columns
+
+    def _begin(self, number: int) -> Future[_Columns]:
+        return self._thread.submit(self._load, self._parts[number])
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._kept.clear()
+        self._ahead.clear()
 
 
 def _opened(
@@ -117,9 +166,7 @@ def _table(file: _File, number: int, names: tuple[str, ...]) -> pa.Table:
     return table
 
 
-def _load(
-    group_by: str | None, table_of: Callable[..., pa.Table], part: _Part
-) -> Mapping[str, StoredColumn]:
+def _load(group_by: str | None, table_of: Callable[..., pa.Table], part: _Part) -> _Columns:
     tables = [table_of(part.file, number, part.names) for number in part.groups]
     with naming(f"{part.file.file.path}, row group {part.groups[0]}: it is damaged"):
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
