@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import headrace
+import headrace_server as hs
 from headrace_server.cli.frame import COMMANDS, command
 from tests.nursery import warm_run
 from tests.ports import free_port
@@ -80,6 +82,27 @@ def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
     assert done.stdout or _name(path) not in FIRST
+    if path.name == "README.md":  # a trainer crashes, and the next one goes on: each row once
+        ended = re.findall(r"^(\d+) utterances have ended", done.stdout, re.MULTILINE)
+        assert len(ended) == 2 and sum(map(int, ended)) == 400
+
+
+def test_the_example_of_the_readme_gives_the_shapes_that_its_comments_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "README.md").read_text()
+    told = [list(map(int, shape.split(", "))) for shape in re.findall(r"\[(\d+, [\d, ]+)\]", text)]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(text):
+        if block.text.startswith(("# data.py", "# feeds.py")):
+            exec(block.text, names)
+    with (
+        hs.run(names["speech"](), partitions=2) as server,
+        headrace.connect(server.address) as feed,
+    ):
+        batch = next(feed)
+        assert [[*batch.sequences["audio"].shape], [*batch.state("h").shape]] == told
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
