@@ -80,7 +80,10 @@ def test_a_stop_does_not_wait_for_a_feed_that_has_failed() -> None:
         assert server.drain(PATIENCE_S)
 
 
-def test_a_drain_says_which_trainer_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_drain_says_which_trainer_it_waits_for_and_that_it_holds_no_more(
+    committed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "headrace.server")
     with hs.run(endless()) as server, connect(server, commit="explicit") as feed:
         batch = next(feed)
@@ -88,7 +91,7 @@ def test_a_drain_says_which_trainer_it_waits_for(caplog: pytest.LogCaptureFixtur
         drain.start()
         said = "waits for commits: batches of feed 'default' in trainers' hands: 1 (trainer 1 at "
         eventually(lambda: said in caplog.text)
-        batch.commit()
+        batch.commit() if committed else feed.close()
         drain.join(PATIENCE_S)
         assert not drain.is_alive()
     assert "the drain has ended: no trainer holds a batch any more" in caplog.text

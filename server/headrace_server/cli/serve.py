@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from headrace_proto.clock import Deadline
+from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
 
 from ..files.extras import require
@@ -55,7 +56,7 @@ def serve(options: Namespace) -> int:
     try:
         given["resume"] = _tokens(options.resume, options.state_dir)
         server = run(pipelines, **given)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ServerError) as error:
         error.args = (as_options(str(error), options_of(RunSettings)),)
         raise
     except OSError as error:

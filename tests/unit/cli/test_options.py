@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import pytest
 
-from headrace_server.cli.options import add_options, settled
+from headrace_server.cli.options import add_options, as_options, settled
 from headrace_server.process.option import Option
 
 OPTIONS = (
@@ -91,6 +92,30 @@ def test_what_the_environment_says_wrong_is_named(environment: dict[str, str], w
     with pytest.raises(ValueError, match="in the environment") as caught:
         read("m:f", environment=environment)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("python", "command"),
+    [
+        (
+            "use another state_dir, or give yes=True to go on",
+            "use another --state-dir, or give --yes",
+        ),
+        (
+            "lease_ttl_s=30 is too long: waited (lease_ttl_s)",
+            "--lease-ttl 30 is too long: waited (--l",
+        ),
+        ("workers= and bind='tcp://a'", "--workers and --bind 'tcp://a'"),
+        ("workers 2, my_workers=2, x.lease_ttl_s, '/state_dir/a'", None),
+    ],
+)
+def test_a_text_that_names_arguments_of_python_names_the_options(python: str, command: str | None):
+    options = tuple(
+        dataclasses.replace(one, argument=name)
+        for one in OPTIONS
+        for name in [f"{one.name}_s" if one.kind == "seconds" else one.name]
+    )
+    assert as_options(python, options).startswith(python if command is None else command)
 
 
 def test_an_argument_that_is_given_nowhere_is_named():
