@@ -30,6 +30,8 @@ logger = logging.getLogger("headrace.worker")
 SUFFIX = ".journal"
 _FORMAT = 4
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
+#: A place in a tree of JSON data.
+Place = tuple[str | int, ...]
 #: A field that is there where the feed has several servers.
 SHARE = "share"
 
@@ -122,11 +124,10 @@ def _changes(
     try:
         _check_share(state, feed, known.get(SHARE, WHOLE))
         changes = [
-            *_differences(known["partitions"], now["partitions"], "partitions"),
-            *_differences(known["pipeline"], now["pipeline"], "pipeline"),
+            *(text for _, text in _changed(known, now)),
             *_files_unlike(known["files"], now["files"]),
         ]
-        never = list(_never(known, now))
+        never = list(_never(known, now, feed.declaration.policy.on_bad_example == "skip"))
     except ConfigChanged:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -196,22 +197,81 @@ def _known(file: Path) -> dict[str, Plain] | None:
     return known
 
 
-def _never(old: dict[str, Plain], new: dict[str, Plain]) -> Iterator[tuple[str, str]]:
-    """Yield changes under which stored states and positions would get another meaning."""
-    for change in _differences(old["partitions"], new["partitions"], "partitions"):
-        yield change, "positions and states belong to partitions"
+def _never(old: dict[str, Plain], new: dict[str, Plain], skips: bool) -> Iterator[tuple[str, str]]:
+    """Yield changes after which examples would come twice or never, each with the reason.
+
+    ``skips``: whether bad examples are dropped, by whichever stage finds them.
+    """
     before, now = (tree["pipeline"]["shape"] for tree in (old, new))
-    for name in ("kind", "num_unroll", "stride", "phase", "phase_seed", "pack"):
-        for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
-            yield change, "positions are counted in what that makes"
-    for change in _differences(_states(before), _states(now), "pipeline.shape.initial_states"):
+    for _, change in _differences(before["kind"], now["kind"], "pipeline", "shape", "kind"):
+        yield change, _WHY["shape"]
+        return
+    states = "pipeline", "shape", "initial_states"
+    for _, change in _differences(_states(before), _states(now), *states):
         yield change, "states are stored as they were declared"
+    for path, change in _changed(old, new):
+        part = path[0] if path[0] == "partitions" else path[1]
+        if not _exact(path, old["pipeline"], new["pipeline"], skips):
+            yield change, _WHY[str(part)]
+    files, there = old["files"], new["files"]
+    if file_names(files) != file_names(there):
+        sized = ([path, size, ""] for path, size, _ in files), ([p, n, ""] for p, n, _ in there)
+        yield next(_files_unlike(*map(list, sized))), "positions are counted through all files"
+
+
+#: Why a change of a part of a feed can not be gone on with.
+_WHY = {
+    "partitions": "positions and states belong to partitions",
+    "source": "positions are counted in the examples of that",
+    "order": "positions are counted in that order",
+    "stages": "batches are counted in the examples that pass these",
+    "shape": "batches are counted in what that makes",
+}
+#: Options of a shape that do not decide which examples make a batch, beside its batch sizes: a
+#: changed size holds from the first batch on that follows all committed ones.
+_LAYOUT = {"dynamic_pad", "padding_values", "mask", "capacity", "map", "left", "right"}
+_SIZES = {"batch_size", "batch_sizes", "initial_states"}  # names of states are compared by _never
+#: The same, but for a shape with a budget of padded elements.
+_PADDING = {"ragged", "pad_to_multiple", "pad_to_boundary"}
+#: The other shapes are classes of the user's.
+_OURS = {"batch", "bucket", "pack", "stratified_sample_unknown_dist", "sequences"}
+#: Stages after which there are as many examples.
+_KEEPING = {"map", "select", "with_origin"}
+
+
+def _exact(path: Place, old: dict[str, Plain], new: dict[str, Plain], skips: bool) -> bool:
+    """Return whether a feed goes on exactly after a change at ``path``."""
+    shapes = old["shape"], new["shape"]
+    match path:
+        case ("pipeline", "source", *within):
+            return not {"paths", "features"}.isdisjoint(within)  # the files are compared beside it
+        case ("pipeline", "stages", *_):
+            counted = all(one["kind"] == "batch" and not one.get("balance") for one in shapes)
+            return counted and not skips and _passed(old["stages"]) == _passed(new["stages"])
+        case ("pipeline", "shape", "batch_sizes", *within):
+            return bool(within) and None not in (*old["shape"][path[2]], *new["shape"][path[2]])
+        case ("pipeline", "shape", name, *_):
+            budget = any(one.get("max_padded_elements") for one in shapes)
+            free = name in _LAYOUT | _SIZES or (name in _PADDING and not budget)
+            return free and shapes[0]["kind"] in _OURS
+    return False
+
+
+def _passed(stages: list[Plain]) -> list[Plain]:
+    """Return the stages up to the last one that may change which examples there are."""
+    most = max((i for i, one in enumerate(stages, 1) if one["kind"] not in _KEEPING), default=0)
+    return stages[:most]
 
 
 def _states(shape: dict[str, Plain]) -> dict[str, Plain]:
     return {
         state["name"]: [state["dtype"], state["shape"]] for state in shape.get("initial_states", ())
     }
+
+
+def file_names(files: list[Plain]) -> list[tuple[str, int]]:
+    """Return the last names and sizes of files: those that only lie elsewhere have the same."""
+    return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]
 
 
 def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
@@ -230,16 +290,23 @@ def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
         yield "the files come in another order"
 
 
-def _differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
-    """Yield the differences of two trees of JSON data, for people."""
+def _changed(old: dict[str, Plain], new: dict[str, Plain]) -> Iterator[tuple[Place, str]]:
+    """Yield where the declarations of two feeds differ, and each difference for people."""
+    for name in ("partitions", "pipeline"):
+        yield from _differences(old[name], new[name], name)
+
+
+def _differences(old: Plain, new: Plain, *at: str | int) -> Iterator[tuple[Place, str]]:
+    """Yield where two trees of JSON data differ, and each difference for people."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(key), new.get(key), f"{where}.{key}")
+            yield from _differences(old.get(key), new.get(key), *at, key)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(a, b, f"{where}[{i}]")
+            yield from _differences(a, b, *at, i)
     elif old != new or type(old) is not type(new):
-        yield f"{where} was {_short(old)} and is {_short(new)}"
+        where = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in at)
+        yield at, f"{where[1:]} was {_short(old)} and is {_short(new)}"
 
 
 def _short(value: object) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig
-from .feed_directory import SUFFIX, check_feed, described
+from .feed_directory import SUFFIX, check_feed, described, file_names
 from .snapshots import GENERATION, sync_file
 
 logger = logging.getLogger("headrace.server")
@@ -113,11 +113,11 @@ def finish(state: Path) -> None:
 
 def _follow_files(file: Path, feed: FeedConfig) -> None:
     """Accept the same files at other places and with other times, as on another machine."""
-    found = read_json(file, lambda one: (one, one["pipeline"]["source"], _names(one["files"])))
+    found = read_json(file, lambda one: (one, one["pipeline"]["source"], file_names(one["files"])))
     if found is None:
         return  # ``check_feed`` says that it is gone
-    (known, source, names), now = found, described(feed)
-    if known["files"] == now["files"] or names != _names(now["files"]):
+    (known, source, of_snapshot), now = found, described(feed)
+    if known["files"] == now["files"] or of_snapshot != file_names(now["files"]):
         return  # the same, or other files, which ``check_feed`` refuses
     logger.warning(
         "feed %r: files of the same names and sizes as in the snapshot are taken for the same, "
@@ -127,7 +127,3 @@ def _follow_files(file: Path, feed: FeedConfig) -> None:
     known["files"] = now["files"]
     source["paths"] = now["pipeline"]["source"]["paths"]
     write_durably(file, json.dumps(known, indent=1, sort_keys=True))
-
-
-def _names(files: list[Plain]) -> list[tuple[str, int]]:
-    return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]

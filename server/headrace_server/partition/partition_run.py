@@ -40,6 +40,7 @@ from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping import plain
+from ..shaping.machine import RESIZES
 from ..shaping.plan import Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
@@ -91,6 +92,7 @@ class Run(ABC):
 
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
+    resizes = False  # whether it is to get an order for the batch sizes that are declared now
     calls = False  # whether a function of the user's is called when a batch is written
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
 
@@ -175,6 +177,10 @@ class Run(ABC):
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
 
+    def _awaits_order(self) -> bool:
+        """Return whether the order for the batch sizes that are declared now comes next."""
+        return False
+
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         return
@@ -201,6 +207,10 @@ class Run(ABC):
         self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
     ) -> list[Batch] | Outlook:
         """Read, or make a batch, or up to ``most`` small ones ahead; return the result."""
+        if self.resizes:
+            if self._awaits_order():
+                return Outlook.WAITS
+            most = 1
         alone = most == 1 or beyond or self.reads_next or not self.ahead
         made = self._step(slot, epoch, beyond)
         while not (alone or isinstance(made, Outlook) or len(made) >= most or self.reads_next):
@@ -391,7 +401,7 @@ class Run(ABC):
             at = self.machine.input.reading()
             epoch, position = at["epoch"], at["position"]  # None: the epoch has no more examples
             value = [epoch + 1, 0, value] if position is None else [epoch, position[0], value]
-        elif kind == "batch_size":
+        elif kind in RESIZES:
             least = max(value, default=0) * least_bytes(self.schema)
             if least > self._slab.budget_bytes:
                 raise ValueError(

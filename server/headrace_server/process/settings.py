@@ -105,7 +105,7 @@ class RunSettings(Limits):
     durability: a commit survives a power cut (power) or the death of any process (process); off
       keeps only indexes in the state directory
     allow_config_change: go on from a stored state though the pipeline or its files have changed
-      since
+      since, if each example still comes once
     resume: go on from a snapshot: its token, on the command line also a file that holds it
     snapshots: where snapshots are copied to, and found by a server with another state directory
     keep_snapshots: number of snapshots of each feed that are kept, the newest ones; 0 keeps all

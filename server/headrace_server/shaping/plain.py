@@ -29,7 +29,7 @@ from typing import Any
 
 from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .machine import MOST_AHEAD, REMEMBERED, TOO_LATE, Machine
+from .machine import MOST_AHEAD, REMEMBERED, RESIZES, TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State
 
 #: Rounds of which the worst ratio of costs is known.
@@ -151,6 +151,11 @@ class Plain(Machine):
         self._records: list[tuple[Any, ...]] = []
 
     # Making
+
+    @property
+    def all_made(self) -> bool:
+        """Whether no batch follows, but those that come back."""
+        return self._ended
 
     @property
     def finished(self) -> bool:
@@ -381,7 +386,7 @@ class Plain(Machine):
     # Orders
 
     def _place(self, kind: str) -> tuple[int, int] | None:
-        if self._is_behind():
+        if self.is_behind():
             return None
         if self._ended and kind != "close":
             raise ValueError(TOO_LATE)
@@ -396,7 +401,7 @@ class Plain(Machine):
         # Batches that are formed and not yet made keep their rows.
         return number, number + (0 if kind == "close" else self.shaper.ready())
 
-    def _is_behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Return whether batches come that an earlier life has made and trainers may have."""
         if self._ended:
             return False
@@ -413,7 +418,7 @@ class Plain(Machine):
 
     def will_resize(self) -> bool:
         """Return whether a stored change of sizes is still to take effect."""
-        return any(order.kind == "batch_size" for order in self._pending)
+        return any(order.kind in RESIZES for order in self._pending)
 
     def _reached(self, order: Order) -> bool:
         return super()._reached(order) and order.number <= self.input.next_number
@@ -425,8 +430,10 @@ class Plain(Machine):
         """
         return bool(self._pending) and self._pending[0].number <= self.input.next_number
 
-    def _resize(self, batch_sizes: Sequence[int]) -> None:
-        if tuple(batch_sizes) != self.shaper.batch_sizes:
+    def _resize(self, batch_sizes: Sequence[int], formed: bool) -> None:
+        if formed:
+            self.shaper.unform()
+        if formed or tuple(batch_sizes) != self.shaper.batch_sizes:
             self.shaper.set_batch_sizes(batch_sizes)
 
     # Other lives

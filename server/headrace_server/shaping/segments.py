@@ -809,7 +809,7 @@ class Segments(Admission, Machine):
         self._adapt()
         self._carry_out()
 
-    def _resize(self, batch_sizes: Sequence[int]) -> None:
+    def _resize(self, batch_sizes: Sequence[int], formed: bool) -> None:
         (self.batch_size,) = batch_sizes
         self._adapt()
 

@@ -415,6 +415,7 @@ class Partitions:
         return reader
 
     def _begin(self, part: Part, config: FeedConfig, reader: StreamSource) -> None:
+        saved = self.stores.open(part)
         part.run = compose(
             reader,
             config.declaration,
@@ -423,8 +424,8 @@ class Partitions:
             self._slab,
             self._bad[config.name],
             self._config.max_state_bytes,
+            saved.meta,
         )
-        saved = self.stores.open(part)
         part.earlier = {*saved.chunks}
         part.run.resume(saved)
 

@@ -36,7 +36,7 @@ from headrace_proto.messages import (
 from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
-from ..shaping.machine import TOO_LATE
+from ..shaping.machine import DECLARED, TOO_LATE
 from ..watch.statuses import added
 from .desk_port import KNOWN, DeskPort
 from .feed_status import example_status, feed_status, users_of
@@ -152,6 +152,7 @@ class Switchboard:
         ahead = part.run.capacity or self.config.max_ahead
         feed.start(DeskPort(self, feed), self._known_before(feed), ahead, self.clock())
         feed.desk.paused = self.paused
+        self._resize_as_declared(feed)
 
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
         """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
@@ -368,10 +369,36 @@ class Switchboard:
 
         self._order(feed, what, answer)
 
-    def _order(self, feed: ServedFeed, what: tuple[str, Plain], answer: _Ordered) -> None:
-        """Order all partitions of a feed to make other batches."""
-        parts = [*feed.partitions.values()]
-        orders = _Orders(what, answer, parts.copy())
+    def _resize_as_declared(self, feed: ServedFeed) -> None:
+        """Order partitions that have other batch sizes to go on with those that are declared.
+
+        Batches of an earlier life that trainers hold are claimed first, so that they still count.
+        """
+        parts = [part for part in feed.partitions.values() if part.run.resizes]
+
+        def answer(since: object, fault: str) -> None:
+            if fault and fault != TOO_LATE:
+                feed.fail("server", f"it can not go on with the batch sizes declared now: {fault}")
+
+        def order() -> None:
+            if feed.serves and feed.desk.recovering:
+                self._when_open(feed.name, order)
+            elif feed.serves:
+                self._order(feed, (DECLARED, None), answer, parts)
+
+        if parts:
+            self._when_open(feed.name, order)
+
+    def _order(
+        self,
+        feed: ServedFeed,
+        what: tuple[str, Plain],
+        answer: _Ordered,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        """Order partitions of a feed, all without ``parts``, to make other batches."""
+        parts = parts or [*feed.partitions.values()]
+        orders = _Orders(what, answer, [*parts])
         self._when_open(feed.name, partial(self._steer, feed, orders, parts))
 
     def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:

@@ -22,14 +22,20 @@ from tests.nursery import WarmPopen, environment
 FILES = (DataFile("/data/a", 10, "1"), DataFile("/data/b", 20, "2"))
 
 
-def pipeline(shape: dict[str, Any] | None = None, states: Any = None, **options: Any) -> Any:
+def shuffled(seed: int = 1, **options: Any) -> Any:
     source = hs.read_tfrecord(
         "a-*.tfrecord", {"k": hs.scalar("bytes"), "x": hs.sequence("float32", (3,))}
     )
     if options:
         source = source.options(**options)
+    return source.shuffle(seed=seed)
+
+
+def pipeline(
+    shape: dict[str, Any] | None = None, states: Any = None, source: Any = None, **options: Any
+) -> Any:
     arguments: dict[str, Any] = {"num_unroll": 4, "batch_size": 2, **(shape or {})}
-    return source.shuffle(seed=1).batch_sequences_with_states(
+    return (source or shuffled(**options)).batch_sequences_with_states(
         input_key="k",
         input_sequences=["x"],
         input_context=[],
@@ -159,19 +165,18 @@ CHANGES = {
         feed(pipeline({"capacity": 9})),
         ["pipeline.shape.capacity was 1000 and is 9"],
     ),
-    "size": (
-        feed(files=(FILES[0], DataFile("/data/b", 21, "3"))),
-        ["file /data/b had 20 bytes and has 21"],
-    ),
     "stamp": (
         feed(files=(FILES[0], DataFile("/data/b", 20, "1795887713861099993"))),
         [r"file /data/b was written anew \(then 19\d\d-.*, now 2026-11-2\d .*:53\.861100[+-].*\)"],
     ),
-    "other files": (
-        feed(files=(FILES[0], DataFile("/data/c", 20, "2"))),
-        ["file /data/b is not of the feed any more", "file /data/c is new"],
+    "places": (
+        feed(files=(DataFile("/other/a", 10, "7"), DataFile("/other/b", 20, "8"))),
+        ["file /data/a is not of the feed any more", "file /other/a is new"],
     ),
-    "order": (feed(files=FILES[::-1]), ["the files come in another order"]),
+    "layout": (
+        feed(pipeline({"left": 1, "padding_values": {"x": 2.0}})),
+        ["pipeline.shape.left was 0 and is 1", "pipeline.shape.padding_values was null"],
+    ),
 }
 
 
@@ -201,6 +206,23 @@ NEVER = {
         feed(pipeline(states={"s": hs.zeros((7,), "float32")})),
         r"states.s\[1\]\[0\] was 2 and is 7",
     ),
+    "size": (
+        feed(files=(FILES[0], DataFile("/data/b", 21, "3"))),
+        "file /data/b had 20 bytes and has 21, and positions are counted through all files",
+    ),
+    "other files": (
+        feed(files=(FILES[0], DataFile("/data/c", 20, "2"))),
+        "file /data/b is not of the feed any more, and positions",
+    ),
+    "order of files": (feed(files=FILES[::-1]), "the files come in another order"),
+    "seed": (feed(pipeline(source=shuffled(2))), "pipeline.order.seed was 1 and is 2"),
+    "epochs": (feed(pipeline(source=shuffled().repeat(3))), "pipeline.order.epochs was 1 and is 3"),
+    "kind": (feed(shuffled().batch(2)), 'pipeline.shape.kind was "sequences" and is "batch"'),
+    "stages": (
+        feed(pipeline(source=shuffled().filter(bool))),
+        "pipeline.stages was .* and is .*pass these",
+    ),
+    "order": (feed(pipeline({"order": "lanes"})), 'order was "arrival" and is "lanes"'),
     "names": (
         feed(pipeline(states={"t": hs.zeros((2,), "float32")})),
         "states.s was .* and is null",
