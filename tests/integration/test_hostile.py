@@ -40,7 +40,7 @@ from headrace_proto.messages import (
 )
 from headrace_server.cli.keygen import make_pair
 from headrace_server.journal.journal import Journal
-from headrace_server.shaping.slots import SEGMENT_PLACE
+from headrace_server.shaping.spans import SEGMENT_PLACE
 from headrace_server.shaping.stored_state import Change
 from tests.located import workers_at
 from tests.patience import PATIENCE_S
@@ -274,8 +274,9 @@ def test_no_number_of_a_peer_ends_a_process_or_reaches_the_next_rank_or_start(tm
             pids, worker = server.pids, address_of(server, "worker-0-0")
             for number in NUMBERS:
                 place = np.zeros(1, SEGMENT_PLACE)
-                place["index"], place["version"] = min(number, 2**63 - 1), number
-                for greeting in greetings_with(number, place.tobytes() * (kind == "segments")):
+                place["version"], index = number, min(number, 2**63 - 1).to_bytes(8, "little")
+                whole = (index + place.tobytes()) * (kind == "segments")
+                for greeting in greetings_with(number, whole):
                     with dealer(worker) as peer:
                         peer.send_multipart(greeting)
                         while isinstance(told := answer(peer), (Pulse, Answer)):

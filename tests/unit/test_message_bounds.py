@@ -33,7 +33,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_server.pipeline.segment_options import check_rows
-from headrace_server.shaping.slots import SEGMENT_PLACE
+from headrace_server.shaping.spans import SEGMENT_PLACE
 from tests.unit.client.test_session import One
 
 _MANY = 3 * limits.MAX_HEADER_ITEMS
@@ -134,7 +134,7 @@ def test_a_batch_of_as_many_segments_as_can_be_declared_fits_one_message(columns
     most = int(found[1])
     check_rows(most, ranks)
     described = [[2**40, 2**40, [2**20] * rank] for rank in ranks] + [[2**40, 8, [2**20]]] * 16
-    place = bytes(most * SEGMENT_PLACE.itemsize)
+    place = bytes(8 + most * SEGMENT_PLACE.itemsize)
     given = Given(1, 2, 3, 4, 5, 6, 7, most, 2**40, described, place, segment="slab-1000-1000-1000")
     message = Give(1, (given,), tuple(range(64)))
     header = FROM_SERVER.encode(message)

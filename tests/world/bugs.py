@@ -224,7 +224,10 @@ def epochs_of_owner_apart():
 
 
 def over_too_early():
-    return patched(Segments, done=property(lambda self: self._closed and not self.ready))
+    def done(self):
+        return self.admission.closed and not self.admission.ready
+
+    return patched(Segments, done=property(done))
 
 
 def lanes_kept():

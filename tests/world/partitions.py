@@ -23,14 +23,16 @@ from tests.plain_partition import FOREVER, PlainPartition, orders_before, rows_i
 
 from .journal import Folded
 
-_PLACE = struct.Struct("<iqiQ")
+_PLACE = struct.Struct("<iiiiQ")
 #: An insertion index has the number of the example below the partition.
 _EXAMPLE = (1 << 51) - 1
 
 
 def rows_of(place: bytes) -> list[tuple[int, int, int, int]]:
     """Return lane, example, segment and version of each row."""
-    return [(lane, e & _EXAMPLE, *rest) for lane, e, *rest in _PLACE.iter_unpack(place)]
+    first = int.from_bytes(place[:8], "little") & _EXAMPLE
+    rows = _PLACE.iter_unpack(place[8:])
+    return [(lane, first + delta, segment, version) for lane, delta, segment, _, version in rows]
 
 
 class Slab:
@@ -206,7 +208,7 @@ class Segments:
         ]
         keys = [(e // len(self.counts), e) for e in going]
         columns = np.array(numbers, np.int64).reshape(-1, 7).T
-        machine.resume(Examples(columns, keys, ()), index + known.base, known.base)
+        machine.admission.resume(Examples(columns, keys, ()), index + known.base, known.base)
         self.states = {e: known.examples[e][2] for e in going}
         self.begun = set(known.examples)
         if known.turns is not None:
@@ -250,7 +252,7 @@ class Segments:
         examples = range(first, first + stop - read.position)
         facts = {
             "key": [(read.epoch, e) for e in examples],
-            "count": [self._count(e) for e in examples],
+            "steps": [self._count(e) for e in examples],
             "line": first,
             "known": np.array([BEGUN * (e in self.begun) for e in examples]),
         }
@@ -330,8 +332,8 @@ class Segments:
         self.records.append((kind, *what, folded))
 
     def take_records(self):
-        left = [e for numbers, _ in self.machine.drops for e in numbers[LINE].tolist()]
-        self.machine.drops.clear()
+        left = [e for numbers, _ in self.machine.admission.drops for e in numbers[LINE].tolist()]
+        self.machine.admission.drops.clear()
         self.begun.update(left)
         self._record("left", left, rows={e: (self._count(e), 0, None) for e in left})
         records, self.records = self.records, []

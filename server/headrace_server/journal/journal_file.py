@@ -41,7 +41,7 @@ crc32c = require("google_crc32c", "server", "a server")
 NEW, SPARE = ".new", ".spare"
 START = 4096  # place of the first record: after a page
 HEAD = 64  # bytes of a record's header, and the alignment of records
-VERSION = 5
+VERSION = 6
 #: At the start of the file: magic, version, number, bytes of the file, end of its table, owner.
 _FILE, _FILE_MAGIC = struct.Struct("<8sQQQQ160s"), b"HRJOURNL"
 #: Where the file was closed: magic, number, end and checksum of its last record.

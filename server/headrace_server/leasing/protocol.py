@@ -49,8 +49,8 @@ class Batch:
     slot: Slot
     turn: Turn
     rows: int  # with those of a rank's batch that hold nothing
-    #: What is in it, so that a later life of the partition knows it again: for segments an array
-    #: of SEGMENT_PLACE; else the number says it, and this the orders before it (b"": none).
+    #: What is in it, so that a later life of the partition knows it again: for segments
+    #: ``Spans.place``; else the number says it, and this the orders before it (b"": none).
     place: bytes = b""
     epoch: int = 0  # of its first row
     bucket: int = -1  # where the shape has buckets or classes

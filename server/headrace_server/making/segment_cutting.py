@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +30,16 @@ from ..pipeline.segment_options import (
     not_whole,
 )
 from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
-from ..reading.columns import Column, Ragged, Strings, ragged_of
+from ..reading.columns import Column, Ragged, Strings, ragged_of, window
 from ..reading.row_values import LENGTH, Values, as_int64
 from ..shaping import chance
 from ..shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
+from ..shaping.spans import Cut
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The declared cut.  ``firsts`` are the steps of first segments, None without a phase.
+    """The declared cut, and the context of segments.
 
         stride 3, num_unroll 4, left 2, right 1          example of 9 steps:  0 1 2 3 4 5 6 7 8
 
@@ -45,63 +47,49 @@ class Geometry:
         segment 1        1 2│3 4 5 6│7                   them is context; "." is no step, and zero
         segment 2            4 5│6 7 8 .│.    last
 
-    Segment k begins at step k·stride, with the state before that step.  The last segment is the
-    first whose ``num_unroll`` steps reach the end.  With a phase the first segment of an example
-    has ``d`` steps of its own, 1 … stride, and segment k ≥ 1 begins at step d + (k-1)·stride.
+    The state of a segment is that before its first own step.
     """
 
-    num_unroll: int
-    stride: int
+    cut: Cut
     left: int = 0
     right: int = 0
     width: int = dataclasses.field(init=False)  # steps that a batch has room for, context included
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", self.left + self.num_unroll + self.right)
+        object.__setattr__(self, "width", self.left + self.cut.unroll + self.right)
 
-    def counts(self, steps: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
+    def counts(self, steps: np.ndarray, openings: np.ndarray | None = None) -> np.ndarray:
         """Return the number of segments of examples with these steps, at least one each."""
-        if firsts is None:
-            counts: np.ndarray = 1 - np.minimum(self.num_unroll - steps, 0) // self.stride
-            return counts
-        after = steps - firsts
-        rest = 1 - np.minimum(self.num_unroll - after, 0) // self.stride
-        return np.where(after > 0, 1 + rest, 1)
+        return self.cut.left(np.zeros_like(steps), steps, openings)
 
     def padded(self, steps: np.ndarray) -> np.ndarray:
         """Return the number of steps up to the end of the last segment, without a phase."""
-        last: np.ndarray = (self.counts(steps) - 1) * self.stride + self.num_unroll
+        last: np.ndarray = (self.counts(steps) - 1) * self.cut.stride + self.cut.unroll
         return last
 
-    def begins(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """Return the first own step of segments.
+    def own(self, first: np.ndarray, openings: np.ndarray | None) -> np.ndarray | int:
+        """Return the number of own steps for which segments have room."""
+        unroll = self.cut.unroll
+        return unroll if openings is None else np.where(first == 0, openings, unroll)
 
-        ``firsts``: by segment, the number of steps of its example's first segment.
-        """
-        begins = segments * self.stride
-        if firsts is None:
-            return begins
-        shifted: np.ndarray = np.maximum(begins - (self.stride - firsts), 0)
-        return shifted
-
-    def sizes(self, segments: np.ndarray, firsts: np.ndarray | None = None) -> np.ndarray:
-        """Return the number of own steps of segments that the example has."""
-        whole = np.full_like(segments, self.num_unroll)
-        return whole if firsts is None else np.where(segments == 0, firsts, whole)
-
-    def steps(self, begins: np.ndarray, sizes: np.ndarray | int) -> np.ndarray:
+    def steps(self, first: np.ndarray, own: np.ndarray | int) -> np.ndarray:
         """Return which step of its example stands at each place of segments, [n, width].
 
         Below 0 are places before the example, and those between a short first segment and the
         context after it.
         """
-        at, own = np.arange(self.width) - self.left, np.broadcast_to(sizes, begins.shape)[:, None]
-        after = at - self.num_unroll
-        steps: np.ndarray = begins[:, None] + np.where(after < 0, at, own + after)
+        at, own = np.arange(self.width) - self.left, np.broadcast_to(own, first.shape)[:, None]
+        after = at - self.cut.unroll
+        steps: np.ndarray = first[:, None] + np.where(after < 0, at, own + after)
         steps[(at >= own) & (after < 0)] = -1
         return steps
 
 
+#: Bytes per row above which copying pieces singly beats an index, which copies twice.
+_LONG_ROW = 8192
+#: Steps of a sequence: bytes of each, the first byte of each example, the buffer, and each run of
+#: as many bytes as a row has; None where it has too many.
+Steps = tuple[int, np.ndarray, memoryview, np.ndarray | None]
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
 
@@ -113,14 +101,43 @@ class Offer:
     origin: Origin  # of its rows
     ordinals: np.ndarray
     epoch: int
-    keys: list[bytes]
-    totals: np.ndarray  # int32 [n], length that the user declares
-    counts: np.ndarray  # int64 [n], segments
-    firsts: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
+    keys: np.ndarray  # of bytes
+    #: int64 [2, n]: number of segments, and the length that the user declares.
+    numbers: np.ndarray
+    steps: np.ndarray  # int64 [n]
+    openings: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged]
     context: Mapping[str, Column]
     initial: Mapping[str, Column]  # initial states that each example brings
     facts: Mapping[str, np.ndarray]
+    _steps: dict[str, Steps] = dataclasses.field(default_factory=dict)
+
+    def steps_of(self, name: str, width: int) -> Steps:
+        """Return where the steps of a sequence lie; always ask with the same width."""
+        steps = self._steps.get(name)
+        if steps is None:
+            sequence = self.sequences[name]
+            raw, item = sequence.payload, sequence.item_bytes
+            every = window(raw, width * item) if 0 < width * item <= _LONG_ROW else None
+            every = None if every is None or not every.size else every
+            steps = self._steps[name] = item, sequence.starts, raw.data, every
+        return steps
+
+
+#: An offer, places of segments in their batch, and rows of the offer.
+Group = tuple[Offer, Any, np.ndarray]
+
+
+def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[Group]:
+    """Return rows grouped by their chunk."""
+    numbers = set(chunks.tolist())
+    if len(numbers) == 1:
+        return [(offers[numbers.pop()], slice(None), rows)]
+    found: list[Group] = []
+    for number in sorted(numbers):
+        places = (chunks == number).nonzero()[0]
+        found.append((offers[number], places, rows[places]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +191,14 @@ class Cutting:
         with rewording(DataError, "batch_sequences_with_states: ", TypeError, ValueError):
             options = fitted(shape.options, known)
         self.num_unroll = unroll = int(options["num_unroll"])
-        self.geometry = Geometry(
-            unroll, options["stride"] or unroll, options["left"], options["right"]
-        )
+        self.packed = bool(options.get("pack"))
+        cut = Cut(unroll, options["stride"] or unroll, self.packed)
+        self.geometry = Geometry(cut, options["left"], options["right"])
         self._phased = options["phase"] is not None
         self._phase_seed = options["phase_seed"] or 0
         self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
         self.lanes = options["order"] == "lanes"
-        self.packed = bool(options.get("pack"))
         self.at_trainer = options["state_placement"] == "trainer"
         self.small = bool(options["allow_small_batch"])
         self._pad = bool(options["pad"])
@@ -211,7 +227,7 @@ class Cutting:
             self.small,
             lanes=self.lanes,
             states=places,
-            unroll=unroll if self.packed else 0,
+            cut=cut,
             most=check_rows(self.batch_size, ranks, self.packed),
         )
 
@@ -294,15 +310,16 @@ class Cutting:
             chunk = without(chunk, faults, bad)
             sequences = self._cut(chunk)
         steps = next(iter(sequences.values())).lengths
-        firsts = self._drawn_firsts(chunk, epoch) if self._phased else None
+        openings = self._openings(chunk, epoch) if self._phased else None
+        totals = np.minimum(steps if totals is None else totals, MOST_STEPS)
         return chunk, Offer(
             chunk.origin,
             chunk.ordinals,
             epoch,
             self._keys(chunk, epoch),
-            np.minimum(steps if totals is None else totals, MOST_STEPS).astype(np.int32),
-            steps if self.packed else self.geometry.counts(steps, firsts),
-            firsts,
+            np.array([self.geometry.counts(steps, openings), totals]),
+            steps,
+            openings,
             sequences,
             {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
@@ -314,14 +331,14 @@ class Cutting:
         cut = {column: _ragged(chunk.columns[column]) for column in self._sequences.values()}
         return {name: cut[column] for name, column in self._sequences.items()}
 
-    def _drawn_firsts(self, chunk: Chunk, epoch: int) -> np.ndarray:
+    def _openings(self, chunk: Chunk, epoch: int) -> np.ndarray:
         """Draw the number of steps of each example's first segment: 1 … stride, equally likely."""
-        stride = self.geometry.stride
+        stride = self.geometry.cut.stride
         drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, chunk.ordinals) * stride
-        firsts: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
-        return firsts
+        openings: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
+        return openings
 
-    def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
+    def _keys(self, chunk: Chunk, epoch: int) -> np.ndarray:
         """Return the keys; those of integers are their decimal digits."""
         column = chunk.ordinals if self.key is None else chunk.columns[self.key]
         keys: list[bytes]
@@ -334,7 +351,9 @@ class Cutting:
             drawn = chance.uniform(self._seed, chance.KEYS, epoch, chunk.ordinals) * _UNIQUE
             numbers = drawn.astype(np.int64).tolist()
             keys = [key + b"%d" % number for key, number in zip(keys, numbers, strict=True)]
-        return keys
+        found = np.empty(len(keys), object)
+        found[:] = keys
+        return found
 
     def _faults(
         self, sequences: Mapping[str, Ragged], totals: np.ndarray | None

@@ -27,7 +27,7 @@ from ..pipeline.examples import fitted_array, infer_field, names_fault
 from ..pipeline.segment_options import block_name
 from ..reading.intake import Intake
 from ..reading.row_functions import Draws, RowFunction
-from ..shaping.slots import Rows
+from ..shaping.spans import Spans
 from .segment_block import LENGTHS, BlockLayout, Result, SegmentBlock
 from .segment_cutting import Cutting, Offer
 
@@ -52,6 +52,7 @@ class SegmentMap:
         masks = [name.removeprefix("sequences:") for name in windows.masks]
         self._windows = BlockLayout(shown, cutting.geometry, masks, cutting.padding_values)
         self._intake = intake
+        self._cut = cutting.geometry.cut
         self._reported: set[tuple[int, int]] = set()  # insertion indices and segments
         if schema is None:
             self.fields: Mapping[str, Field] = self._inferred(cutting)
@@ -66,8 +67,9 @@ class SegmentMap:
             intake.bad.counts.clear()  # these examples are read again
             for row in range(len(offer.keys)):
                 one = np.array([row])
-                numbers = np.stack([one, one, one * 0, one, one * 0, offer.counts[one], one * 0])
-                first = Rows(one, numbers)
+                numbers = np.stack([one, one, one * 0, one, one * 0, offer.steps[one], one * 0])
+                drawn = None if offer.openings is None else offer.openings[one]
+                first = Spans(one, numbers, self._cut, openings=drawn)
                 for _, fields in self._called(first, {0: offer}, _fields_of, self._ignore):
                     if fields is not None:
                         shown: Mapping[str, Field] = fields
@@ -76,26 +78,26 @@ class SegmentMap:
             "no example shows what map_segments gives: declare it with map_segments(…, schema=…)"
         )
 
-    def results(self, batch: Rows, offers: Mapping[int, Offer]) -> Iterator[tuple[int, Result]]:
+    def results(self, batch: Spans, offers: Mapping[int, Offer]) -> Iterator[tuple[int, Result]]:
         """Yield the result of each row of a batch, with its number; report bad ones."""
         return self._called(batch, offers, self._fitted, self._report)
 
     def _called(
         self,
-        batch: Rows,
+        batch: Spans,
         offers: Mapping[int, Offer],
         checked: Callable[[object], T],
         report: Callable[[DataError, tuple[int, int]], None],
     ) -> Iterator[tuple[int, T | None]]:
         bad, function = self._intake.bad, self._function
         windows = self._shown(batch, offers)
-        places = batch.chunks.tolist(), batch.rows.tolist(), batch.segments.tolist()
+        places = batch.chunks.tolist(), batch.rows.tolist(), self._cut.before(batch.first).tolist()
         bad.enters(function.name)
         for i, (chunk, row, segment) in enumerate(zip(*places, strict=True)):
             offer = offers[chunk]
             where = (
                 f"{offer.origin.describe(row)}, key {offer.keys[row]!r:.200}, segment {segment} of "
-                f"{batch.counts[i]}"
+                f"{offer.numbers[0, row]}"
             )
             bad.progress()
             bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, where)
@@ -119,12 +121,13 @@ class SegmentMap:
             yield i, result
         bad.enters("")
 
-    def _shown(self, batch: Rows, offers: Mapping[int, Offer]) -> tuple[_Part, _Part]:
+    def _shown(self, batch: Spans, offers: Mapping[int, Offer]) -> tuple[_Part, _Part]:
         """Return the sequences and the context of a batch, by name, with a row for each segment."""
-        written = SegmentBlock(self._windows, Rows(batch.slots, batch.numbers), offers, {}, 0)
+        alone = Spans(batch.entries, batch.numbers, self._cut, openings=batch.openings)
+        written = SegmentBlock(self._windows, alone, offers, {}, 0)
         block = np.empty(written.nbytes, np.uint8)
         written.fill_examples(block)
-        columns: _Part = dict(written.columns)
+        columns: _Part = {name: written.columns[name] for name in self._windows.numbers}
         for name, slot in zip(self._windows.fields, written.slots, strict=True):
             if slot.dtype == BYTES:
                 columns[name] = strings_at(block, slot)

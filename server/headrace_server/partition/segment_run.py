@@ -32,27 +32,26 @@ from headrace_proto.schema import Field
 
 from ..leasing.protocol import Batch, Order, Token
 from ..making.arena import Block
-from ..making.segment_block import (
-    BlockLayout,
-    HandedStates,
-    SegmentBlock,
-    StateTable,
-    arrays_of,
-    places_of_starts,
-    state_columns,
-    stored_states,
-)
+from ..making.segment_block import BlockLayout, SegmentBlock, places_of_starts
 from ..making.segment_cutting import Cutting, Offer
 from ..making.segment_map import SegmentMap
 from ..making.slab import Slab
+from ..making.state_table import (
+    HandedStates,
+    StateTable,
+    arrays_of,
+    state_columns,
+    stored_states,
+)
 from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
 from ..pipeline.declaration import Plain
 from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping.plan import RESIZED, Plan, Read
-from ..shaping.segments import Out, Segments
-from ..shaping.slots import Rows
+from ..shaping.seats import Out
+from ..shaping.segments import Segments
+from ..shaping.spans import Spans
 from ..shaping.stored_state import Change, Saved
 from .partition_run import Facts, Payload, Run
 from .stored_examples import Commit, StoredExamples
@@ -91,7 +90,7 @@ class Preparing:
         batch = run.machine.expected()
         if batch is None or not run.held.keys() >= set(batch.of_chunks()):
             return False
-        if run.cutting.at_trainer and np.count_nonzero(batch.segments[batch.starts]):
+        if run.cutting.at_trainer and np.count_nonzero(batch.first[batch.starts]):
             return False  # they start from states that may still be flushed
         block = None
         try:
@@ -108,7 +107,7 @@ class Preparing:
         self._ready = written, block
         return True
 
-    def take(self, batch: Rows) -> tuple[SegmentBlock, Block] | None:
+    def take(self, batch: Spans) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.
 
         States of the table are still to be written; initial states are already in the block.
@@ -139,7 +138,7 @@ class SegmentRun(Run):
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
         padding = cutting.padding_values
         packed = cutting.packed
-        self._layout = BlockLayout(fields, cutting.geometry, masks, padding, packed=packed)
+        self._layout = BlockLayout(fields, cutting.geometry, masks, padding)
         if cutting.map is not None:
             self.calls = True
             segment_map = SegmentMap(cutting, self._layout, intake)
@@ -179,13 +178,14 @@ class SegmentRun(Run):
         chunk, offer = self._offered(read, chunk)
         cursor = {
             "input": self.machine.input.reading(),
-            "index": self.machine.next_index,
+            "index": self.machine.admission.next_index,
             "dropped": dict(self.intake.dropped),
         }
         self._settle()
         line, known = self._stored.read(read, len(chunk), before, cursor)
         keys = [(read.epoch, key) for key in offer.keys]
-        return chunk, {"key": keys, "count": offer.counts, "line": line, "known": known}
+        facts = {"key": keys, "steps": offer.steps, "openings": offer.openings}
+        return chunk, {**facts, "line": line, "known": known}
 
     def _offered(self, read: Read, chunk: Chunk) -> tuple[Chunk, Offer]:
         chunk, offer = self.cutting.offer(chunk, self.intake.bad, read.epoch)
@@ -212,13 +212,13 @@ class SegmentRun(Run):
         super()._tidy()
 
     def _forget_freed(self) -> None:
-        """Drop the handed states of examples that are gone, before others have their slots."""
-        if freed := self.machine.take_freed():
-            self.states.forget(freed)
+        """Drop the handed states of examples that are gone, before others have their entries."""
+        if self.machine.entries.freed:
+            self.states.forget(self.machine.entries.take_freed())
 
     def _report_refused(self) -> None:
         """Report examples whose key is in flight."""
-        refused = self.machine.take_refused()
+        refused = self.machine.admission.take_refused()
         if not refused:
             return
         self._settle()
@@ -243,7 +243,7 @@ class SegmentRun(Run):
 
     def _begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
         """Return the batch of a plan, and its block where it was written ahead."""
-        batch: Rows = plan.draft
+        batch: Spans = plan.draft
         self._forget_freed()
         for chunk in batch.of_chunks():
             if chunk not in self.held:
@@ -255,12 +255,12 @@ class SegmentRun(Run):
             prepared[0].extra = self._initial | self.states.columns(batch, self.held)[0]
         return prepared
 
-    def _written(self, batch: Rows) -> SegmentBlock:
+    def _written(self, batch: Spans) -> SegmentBlock:
         """Return a batch to be written, with initial states for examples that begin.
 
-        That is harmless for an expected batch: no other batch uses these slots yet.
+        That is harmless for an expected batch: no other batch uses these entries yet.
         """
-        self.states.grow(self.machine.slots)
+        self.states.grow(self.machine.entries.size)
         self.states.begin(batch, self.held)
         extra, states = self.states.columns(batch, self.held)
         extra |= self._initial
@@ -313,19 +313,19 @@ class SegmentRun(Run):
         return None
 
     def _note(self, out: Out, payload: Payload | None) -> None:
-        rows = out.rows
-        if self.machine.chained and len(rows.ended) < len(rows):
-            # Ended examples too: their slots are not read before other examples begin there.
+        spans = out.spans
+        if self.machine.chained and len(spans.ended) < len(spans):
+            # Ended examples too: their entries are not read before other examples begin there.
             # the desk's caller has checked the states
             assert payload is not None
             arrays = arrays_of(self.cutting.states, payload.block, payload.columns)
-            if rows.size:
-                arrays = [array[rows.lanes[rows.tails]] for array in arrays]
-            self.states.grow(self.machine.slots)
-            self.states.put(rows.slots[rows.tails], arrays)
-        self._saved.append((rows, () if self.cutting.at_trainer else out.keys))
+            if spans.size:
+                arrays = [array[spans.lanes[spans.tails]] for array in arrays]
+            self.states.grow(self.machine.entries.size)
+            self.states.put(spans.entries[spans.tails], arrays)
+        self._saved.append((spans, () if self.cutting.at_trainer else out.keys))
         if self.cutting.lanes:
-            self._moved |= len(rows.starts) > 0 or len(rows.ended) > 0
+            self._moved |= len(spans.starts) > 0 or len(spans.ended) > 0
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
@@ -336,9 +336,9 @@ class SegmentRun(Run):
         known, of_batch, of_block = kept
         states = [array[of_block] for array in arrays_of(self.cutting.states, block, columns)]
         self._settle()
-        slots = known.slots[of_batch]
-        self.states.put(slots, states)
-        keys = self.machine.keys_of(slots)
+        entries = known.entries[of_batch]
+        self.states.put(entries, states)
+        keys = self.machine.entries.keys_of(entries)
         change = self._stored.flushed(known, of_batch, keys, state_columns(states))
         self._changes.append(change)
 
@@ -358,9 +358,11 @@ class SegmentRun(Run):
         if self._moved and not self.cutting.at_trainer:
             self._moved = False
             meta["places"] = self._places()
-        if meta:
-            self._changes.append(Change(meta=meta))
         changes, self._changes = self._changes, []
+        if meta and changes:
+            changes[-1].meta |= meta
+        elif meta:
+            changes.append(Change(meta=meta))
         return changes
 
     def note_places(self) -> None:
@@ -379,15 +381,15 @@ class SegmentRun(Run):
     def _settle(self) -> None:
         """Build one change of the commits since the last one, and of examples that were dropped.
 
-        Until then their states stay in the table: the slot of a dropped example is reused
+        Until then their states stay in the table: the entry of a dropped example is reused
         only after the next chunk was read.
         """
         if self._saved:
             self._changes.append(self._stored.saved(self._saved, self.states.stored))
             self._saved.clear()
-        if drops := self.machine.drops:  # those commits may be of their segments
-            self._changes += [self._stored.dropped(numbers, slots) for numbers, slots in drops]
-            self._changes.append(Change(meta={"dropped": pack(self.machine.snapshot())}))
+        if drops := self.machine.admission.drops:  # those commits may be of their segments
+            self._changes += [self._stored.dropped(numbers, entries) for numbers, entries in drops]
+            self._changes.append(Change(meta={"dropped": pack(self.machine.admission.snapshot())}))
             drops.clear()
 
     def resume(self, saved: Saved) -> None:
@@ -402,7 +404,7 @@ class SegmentRun(Run):
             }
             machine.resume_turns(msgpack.unpackb(meta["turns"]), places)
         if "dropped" in meta:
-            machine.restore(msgpack.unpackb(meta["dropped"]))
+            machine.admission.restore(msgpack.unpackb(meta["dropped"]))
         declared, orders = msgpack.unpackb(meta.get("orders", pack([0, []])))
         known = [Order(*one) for one in orders]
         if declared != self.cutting.batch_size:  # it was declared anew since
@@ -417,15 +419,15 @@ class SegmentRun(Run):
         machine.input.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
         self.intake.stages.restore(cursor["stages"])
         self.intake.resume(place["epoch"], place["position"], cursor["dropped"])
-        slots = machine.resume(examples, cursor["index"], cursor["line"])
-        self._stored.in_slots(slots, examples.lines)
+        entries = machine.admission.resume(examples, cursor["index"], cursor["line"])
+        self._stored.in_entries(entries, examples.lines)
         states = stored_states(self.cutting.states, examples)
-        self.states.resume(slots, states, machine.slots)
+        self.states.resume(entries, states, machine.entries.size)
 
     # Queries
 
     def status(self) -> dict[str, Plain]:
         machine = self.machine
-        segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
+        segments = {"in_flight": machine.admission.in_flight, "rewound": machine.rewound}
         standing = machine.standing()
         return {**super().status(), "segments": segments, "segment_standing": standing}

@@ -26,8 +26,8 @@ from headrace_proto.codec import pack
 from ..pipeline.declaration import Plain
 from ..shaping.admission import BEGUN, REFUSED
 from ..shaping.plan import Read
-from ..shaping.slots import Rows
-from ..shaping.stored_state import CHUNK, COUNT, LINE, SEGMENT, Change, Column, Examples, Key, Saved
+from ..shaping.spans import Spans
+from ..shaping.stored_state import AT, AVAILABLE, CHUNK, LINE, Change, Column, Examples, Key, Saved
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class _Chunk:
     unsettled: int  # number of open lines
 
 
-#: Rows of a done batch and the keys of these; no keys where none of its rows is to be stored.
-Commit = tuple[Rows, Sequence[Key]]
+#: Segments of a done batch and the keys of these; no keys where none of its rows is to be stored.
+Commit = tuple[Spans, Sequence[Key]]
 
 
 class StoredExamples:
@@ -56,7 +56,7 @@ class StoredExamples:
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
-        self._line_in = np.empty(0, np.int64)  # by slot: line of the last stored example in it
+        self._line_in = np.empty(0, np.int64)  # by entry: line of the last stored example in it
         self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
         self._moved = False  # whether the base has moved since it was stored
 
@@ -128,57 +128,54 @@ class StoredExamples:
     ) -> Change:
         """Record that batches are done, in this order.
 
-        ``states`` returns the present states of slots.  An example in several batches is stored
+        ``states`` returns the present states of entries.  An example in several batches is stored
         once, as the last of them leaves it.
         """
-        change, closed = Change(), list[int]()
-        numbers = np.concatenate([rows.numbers for rows, _ in commits], axis=1)
-        slots = np.concatenate([rows.slots for rows, _ in commits])
-        after = np.concatenate([rows.after for rows, _ in commits])
-        ended = after == numbers[COUNT]
-        stored = self._are_stored(slots, numbers[LINE])
-        keys = [*chain.from_iterable(of_batch for _, of_batch in commits)]
-        if keys:
-            # An example that ends leaves its slot to others: the last row of a slot is of the last
-            # one.
-            places = np.arange(len(slots))
-            last = np.empty(len(self._line_in), np.int64)
-            last[slots] = places
-            still = ((last.take(slots) == places) & ~ended).nonzero()[0]
-            if len(still):
-                of_still, there = [keys[place] for place in still.tolist()], slots.take(still)
-                put = Examples(numbers.take(still, 1), of_still, states(there))
-                put.numbers[SEGMENT] = after.take(still)
-                closed += self._put(change, put, there, stored.take(still))
+        change = Change()
+        numbers, entries, after, keys, only = _joined(commits)
+        ended = after == numbers[AVAILABLE]
         over = ended.nonzero()[0]
-        closed += self._end(change, numbers.take(over, 1), stored.take(over))
+        stored = self._are_stored(entries, numbers[LINE])
+        closed = list[int]()
+        if keys:
+            still = (~ended if only is None else only & ~ended).nonzero()[0]
+            if len(still):
+                there = entries.take(still)
+                of_still = [*map(keys.__getitem__, still.tolist())]
+                put = Examples(numbers.take(still, 1), of_still, states(there))
+                put.numbers[AT] = after.take(still)
+                closed = self._put(change, put, there, stored.take(still))
+        if len(over):
+            closed += self._end(change, numbers.take(over, 1), stored.take(over))
         self._close(change, closed)
         return change
 
     def flushed(
-        self, batch: Rows, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
+        self, batch: Spans, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """Record states after a batch, done or not, of its unfinished ``rows``."""
-        change, slots = Change(), batch.slots[rows]
+        change, entries = Change(), batch.entries[rows]
         put = Examples(batch.numbers.take(rows, 1), keys, states)
-        put.numbers[SEGMENT] = batch.after[rows]
-        self._close(change, self._put(change, put, slots, self._are_stored(slots, put.lines)))
+        put.numbers[AT] = batch.after[rows]
+        self._close(change, self._put(change, put, entries, self._are_stored(entries, put.lines)))
         return change
 
-    def _are_stored(self, slots: np.ndarray, lines: np.ndarray) -> np.ndarray:
-        """Return which of the examples with these lines, in these slots, are in the store."""
-        most = int(np.maximum.reduce(slots, initial=-1)) + 1
+    def _are_stored(self, entries: np.ndarray, lines: np.ndarray) -> np.ndarray:
+        """Return which of the examples with these lines, in these entries, are in the store."""
+        most = int(np.maximum.reduce(entries, initial=-1)) + 1
         if most > len(self._line_in):
             self._line_in = np.pad(self._line_in, (0, most), constant_values=-1)
-        stored: np.ndarray = self._line_in.take(slots) == lines
+        stored: np.ndarray = self._line_in.take(entries) == lines
         return stored
 
     def _put(
-        self, change: Change, put: Examples, slots: np.ndarray, stored: np.ndarray
+        self, change: Change, put: Examples, entries: np.ndarray, stored: np.ndarray
     ) -> list[int]:
         """Store unfinished examples after a batch; return the chunks of those not yet stored."""
         change.put = put
-        self._line_in[slots] = put.lines
+        if stored.all():
+            return []
+        self._line_in[entries] = put.lines
         begun: list[int] = put.numbers[CHUNK][~stored].tolist()
         for chunk, rows in Counter(begun).items():
             count = self._stored.get(chunk, 0)
@@ -193,10 +190,10 @@ class StoredExamples:
         self._close(change, [chunk])
         return change
 
-    def dropped(self, numbers: np.ndarray, slots: np.ndarray) -> Change:
+    def dropped(self, numbers: np.ndarray, entries: np.ndarray) -> Change:
         """Record that examples fill no batch before the end, begun or not."""
         change = Change()
-        self._close(change, self._end(change, numbers, self._are_stored(slots, numbers[LINE])))
+        self._close(change, self._end(change, numbers, self._are_stored(entries, numbers[LINE])))
         return change
 
     def _end(self, change: Change, numbers: np.ndarray, stored: np.ndarray) -> list[int]:
@@ -239,7 +236,27 @@ class StoredExamples:
         self._marks.update(dict.fromkeys(lines[lines >= cursor["line"]].tolist(), BEGUN))
         return cursor
 
-    def in_slots(self, slots: np.ndarray, lines: np.ndarray) -> None:
-        """Note the slots of resumed examples."""
-        self._are_stored(slots, lines)
-        self._line_in[slots] = lines
+    def in_entries(self, entries: np.ndarray, lines: np.ndarray) -> None:
+        """Note the entries of resumed examples."""
+        self._are_stored(entries, lines)
+        self._line_in[entries] = lines
+
+
+def _joined(
+    commits: Sequence[Commit],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Sequence[Key], np.ndarray | None]:
+    """Return numbers, entries, steps after and keys of the segments of commits, in their order.
+
+    The last value masks the segments after which an entry is not in a later batch; None: all.
+    """
+    if len(commits) == 1:
+        ((spans, keys),) = commits
+        return spans.numbers, spans.entries, spans.after, keys, None
+    numbers = np.concatenate([spans.numbers for spans, _ in commits], axis=1)
+    entries = np.concatenate([spans.entries for spans, _ in commits])
+    after = np.concatenate([spans.after for spans, _ in commits])
+    keys = [*chain.from_iterable(of_batch for _, of_batch in commits)]
+    # An example that ends leaves its entry to others: the last segment is of the last one.
+    places, last = np.arange(len(entries)), np.empty(entries.max(initial=-1) + 1, np.int64)
+    last[entries] = places
+    return numbers, entries, after, keys, last.take(entries) == places

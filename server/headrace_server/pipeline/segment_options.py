@@ -18,7 +18,7 @@ from headrace_proto.errors import rewording
 from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
-from ..shaping.slots import FILL_PLACE, SEGMENT_PLACE
+from ..shaping.spans import FILL_PLACE, SEGMENT_PLACE
 from .argument_checks import (
     MAX_ELEMENTS,
     check_full,

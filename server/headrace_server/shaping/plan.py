@@ -59,12 +59,12 @@ class Draft:
         return [part.chunk for part in self.parts]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Plan:
     """A batch that was decided, and what lies in it.  It has a body once it is written."""
 
     batch: Batch
-    draft: Any  # a Draft, or Segments
+    draft: Any  # a Draft, or Spans
 
 
 def packed_integers(values: np.ndarray) -> bytes:
@@ -144,10 +144,6 @@ class Shaper(ABC):
 
     kind: str
 
-    def __init__(self) -> None:
-        self._dropped: dict[str, int] = {}
-        self._finished = False
-
     @property
     def hungry(self) -> bool:
         """Whether more rows are wanted while there is no draft."""
@@ -162,10 +158,6 @@ class Shaper(ABC):
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         """Take a chunk's rows, in order, with the facts (length, label …) that this shape needs."""
 
-    def _check_open(self, chunk: int) -> None:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
-
     @abstractmethod
     def finish(self, drop: bool = False) -> None:
         """End the input; the shape drafts or drops the remaining rows, as declared.
@@ -174,9 +166,9 @@ class Shaper(ABC):
         had ended before.
         """
 
+    @abstractmethod
     def begin_epoch(self, epoch: int) -> None:
         """Take rows of this epoch, after ``finish`` and the last draft of the one before."""
-        self._finished = False
 
     @abstractmethod
     def next_draft(self) -> Draft | list[Plan] | None:
@@ -186,13 +178,9 @@ class Shaper(ABC):
     def chunks(self) -> set[int]:
         """Return the chunks whose payload future batches need."""
 
+    @abstractmethod
     def dropped(self) -> Mapping[str, int]:
         """Return the number of rows, or of segments, dropped so far, by reason."""
-        return self._dropped
-
-    def _note_dropped(self, reason: str, rows: int) -> None:
-        if rows:
-            self._dropped[reason] = self._dropped.get(reason, 0) + rows
 
     def snapshot(self) -> State:
         """Return plain data; empty where the store has each example."""
@@ -210,9 +198,24 @@ class RowShaper(Shaper):
     batch_sizes: tuple[int | None, ...] = ()
 
     def __init__(self) -> None:
-        super().__init__()
+        self._dropped: dict[str, int] = {}
+        self._finished = False
         #: By bucket: elements of all batches with padding, and the real ones.
         self.padding: dict[int, list[int]] = {}
+
+    def _check_open(self, chunk: int) -> None:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+
+    def begin_epoch(self, epoch: int) -> None:
+        self._finished = False
+
+    def dropped(self) -> Mapping[str, int]:
+        return self._dropped
+
+    def _note_dropped(self, reason: str, rows: int) -> None:
+        if rows:
+            self._dropped[reason] = self._dropped.get(reason, 0) + rows
 
     @abstractmethod
     def next_draft(self) -> Draft | None:

@@ -367,8 +367,8 @@ def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_late
     [
         (b"", "it is empty"),
         (b"something else " * 1000, "no journal of a headrace server"),
-        (b"HRJOURNL" + bytes(START), "it is of version 0, and this release reads 5"),
-        (b"HRJOURNL" + (5).to_bytes(8, "little") + bytes(START), "its header fails its checksum"),
+        (b"HRJOURNL" + bytes(START), "it is of version 0, and this release reads 6"),
+        (b"HRJOURNL" + (6).to_bytes(8, "little") + bytes(START), "its header fails its checksum"),
     ],
 )
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(

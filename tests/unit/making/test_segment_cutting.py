@@ -13,8 +13,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_server.leasing.protocol import Outlook
-from headrace_server.making.segment_cutting import Geometry
 from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shaping.spans import Cut
 from tests.unit.segment_player import Player, Taken, same_states
 
 FEATURES = {
@@ -265,7 +265,8 @@ def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path
 @pytest.mark.parametrize("steps", [1, 2**31 - 1])
 def test_the_longest_example_is_counted(steps: int):
     many = np.array([steps])
-    assert Geometry(1, 1).counts(many).tolist() == [steps]
-    assert Geometry(2**31 - 1, 1).counts(many).tolist() == [1]
-    assert Geometry(7, 1).counts(many).tolist() == [max(1, steps - 6)]
-    assert Geometry(7, 3).counts(many, np.array([3])).max() <= steps
+    zero = np.array([0])
+    assert Cut(1, 1).left(zero, many).tolist() == [steps]
+    assert Cut(2**31 - 1, 1).left(zero, many).tolist() == [1]
+    assert Cut(7, 1).left(zero, many).tolist() == [max(1, steps - 6)]
+    assert Cut(7, 3).left(zero, many, np.array([3])).max() <= steps

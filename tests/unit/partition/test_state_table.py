@@ -17,8 +17,8 @@ import pytest
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server.leasing.protocol import ANYONE, Outlook
-from headrace_server.making.segment_block import HandedStates, state_columns, stored_states
 from headrace_server.making.segment_cutting import StateSource
+from headrace_server.making.state_table import HandedStates, state_columns, stored_states
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.shaping.stored_state import Examples
 from tests.footprint import entries
@@ -131,7 +131,7 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
                 for row, (key, segment, _) in enumerate(done.rows):
                     assert np.array_equal(done["state:" + name][row], seen(name, key, segment))
             assert player.save(done, states_after(done, states)) is None
-            sizes.append(player.feed.cutting.machine.slots)
+            sizes.append(player.feed.cutting.machine.entries.size)
     assert rows == sum(steps)
     assert sizes[0] < sizes[-1], "they grew after states were saved"
 
@@ -213,7 +213,7 @@ def test_handed_states_do_not_keep_the_block_in_which_they_came():
     held = weakref.ref(block)
     del block
     assert held() is None
-    row = {"starts": np.array([0]), "segments": np.array([1]), "slots": np.array([5])}
+    row = {"starts": np.array([0]), "first": np.array([1]), "entries": np.array([5])}
     batch: Any = SimpleNamespace(**row)
     columns, rows = handed.columns(batch, {})
     assert rows == 1 and columns["state:n"].tolist()[-1] == [3, 4]
@@ -225,7 +225,7 @@ def test_constants_are_handed_once_for_all_rows_that_begin_with_them():
     handed = HandedStates(
         [plain("n", "constant", "int16", [2], np.array([7, 8], np.int16).tobytes())]
     )
-    rows = {"starts": np.arange(3), "segments": np.zeros(3, np.int64), "slots": np.arange(3)}
+    rows = {"starts": np.arange(3), "first": np.zeros(3, np.int64), "entries": np.arange(3)}
     batch: Any = SimpleNamespace(**rows, chunks=np.zeros(3, np.int64), rows=np.arange(3))
     offers: Any = {0: None}
     columns, count = handed.columns(batch, offers)

@@ -111,7 +111,7 @@ def original_stream(batch_size, capacity, allow_small, counts, keys=None, takes=
 
 
 class Feed:
-    """Examples of ``counts`` segments, read in chunks of the sizes of ``cuts``: epoch for epoch.
+    """Examples of ``counts`` steps, read in chunks of the sizes of ``cuts``: epoch for epoch.
 
     ``known`` marks examples that an earlier life has begun.
     """
@@ -131,7 +131,7 @@ class Feed:
 
     @property
     def closed(self):
-        return self.machine._finished
+        return self.machine.admission.finished
 
     def example(self, chunk, row):
         epoch, first = self.examples[chunk]
@@ -140,7 +140,7 @@ class Feed:
     def rows(self, batch):
         """(insertion index, example, segment) of each row of a batch."""
         examples = [self.example(*at) for at in zip(batch.chunks, batch.rows, strict=True)]
-        return list(zip(batch.indices.tolist(), examples, batch.segments.tolist(), strict=True))
+        return list(zip(batch.indices.tolist(), examples, batch.first.tolist(), strict=True))
 
     def answer(self, read):
         """Read what a machine asks for."""
@@ -148,7 +148,7 @@ class Feed:
         stop = min(read.position + min(next(self.cuts), read.limit), n)
         rows = slice(read.position, stop)
         line = read.epoch * n + read.position
-        facts = {"key": [(read.epoch, key) for key in self.keys[rows]], "count": self.counts[rows]}
+        facts = {"key": [(read.epoch, key) for key in self.keys[rows]], "steps": self.counts[rows]}
         if self.known:
             marks = [self.known.get(line + row, 0) for row in range(stop - read.position)]
             facts |= {"line": line, "known": np.array(marks)}

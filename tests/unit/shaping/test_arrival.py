@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace_server.leasing.protocol import Order, Outlook
 from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.segments import NOWHERE, Segments
-from headrace_server.shaping.slots import SEGMENT_PLACE
+from headrace_server.shaping.spans import SEGMENT_PLACE
 from tests.examples import some
 from tests.unit.changes import begun
 
@@ -50,7 +50,7 @@ def test_keys_that_come_again_are_refused_and_let_in_as_by_the_original(sizes, d
     while (plan := feed.draft()) is not None:
         mine.append(feed.rows(plan.draft))
         machine.commit(plan.batch, 1)
-    assert (mine, machine.take_refused()) == (batches, [(0, row) for row in refused])
+    assert (mine, machine.admission.take_refused()) == (batches, [(0, row) for row in refused])
     assert machine.done and sum(machine.dropped().values()) == left
     assert machine.chunks() == set()
 
@@ -75,13 +75,14 @@ def test_a_batch_with_the_states_of_another_commit_is_not_reclaimed():
         machine = Segments(0, 1, None, True)
         lives.append(Feed(machine, [3], known={0: BEGUN}))
         zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-        machine.resume(
+        machine.admission.resume(
             begun(99 * one, zero, 3 * one, one, zero + FIRST, zero, [(0, "key 0")]), FIRST, 0
         )
     held, feed = lives[0].draft().batch, lives[1]
-    place = np.frombuffer(held.place, SEGMENT_PLACE).copy()
+    place = np.frombuffer(held.place, SEGMENT_PLACE, offset=8).copy()
     place["version"] += 1
-    while (possible := feed.machine.reclaim(replace(held, place=place.tobytes()))) is None:
+    other = replace(held, place=held.place[:8] + place.tobytes())
+    while (possible := feed.machine.reclaim(other)) is None:
         feed.answer(feed.machine.input.next_read(9))
     assert not possible and feed.machine.reclaim(replace(held, body=None))
 

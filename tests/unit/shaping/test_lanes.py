@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.shaping.admission import BEGUN
+from headrace_server.shaping.seats import Lanes
 from headrace_server.shaping.segments import AT_TRAINER, NOWHERE, Segments
-from headrace_server.shaping.slots import Rows, read_place
+from headrace_server.shaping.spans import Cut, Spans, read_place
 from tests.examples import some
 from tests.unit.changes import begun
 
@@ -34,7 +35,9 @@ def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
     feed = Feed(machine, [3] * 3, known={0: BEGUN, 1: BEGUN, 2: BEGUN})
     lines = np.arange(3)
     columns = lines, np.full(3, 3), np.ones(3, np.int64), FIRST + lines, lines
-    machine.resume(begun(np.full(3, 99), *columns, [(0, f"key {e}") for e in range(3)]), FIRST, 0)
+    machine.admission.resume(
+        begun(np.full(3, 99), *columns, [(0, f"key {e}") for e in range(3)]), FIRST, 0
+    )
     machine.resume_turns([0, 0, 0, 1, [1]], {b"a": (FIRST + lines[::-1], lines)})
     rows = feed.draft(b"a").draft
     assert (rows.indices - FIRST).tolist() == [2, 1] and rows.lanes.tolist() == [0, 1]
@@ -89,39 +92,38 @@ def test_batches_of_a_trainer_count_its_turns_and_what_it_did_not_keep_comes_aga
     assert machine.rewound == again
 
 
-def test_a_packed_batch_beyond_the_capacity_is_tried_a_few_times() -> None:
+def test_a_packed_batch_beyond_the_capacity_is_tried_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each try goes over the examples that are there: 4 lanes of 500 steps take 1000 of 2 steps."""
 
-    class Counted(Segments):
-        tries = 0
-
-        def _packed(self, *given):
-            self.tries += 1
-            return super()._packed(*given)
-
-    machine = Counted(0, 4, 4, lanes=True, states=NOWHERE, unroll=500, most=500)
+    tries, packed = [], Lanes._packed
+    monkeypatch.setattr(Lanes, "_packed", lambda *given: tries.append(1) or packed(*given))
+    cut = Cut(500, 500, packed=True)
+    machine = Segments(0, 4, 4, lanes=True, states=NOWHERE, cut=cut, most=500)
     plan = Feed(machine, [2] * 3000, (3000,)).draft(b"a")
-    assert len(plan.draft) == 1000 and machine.tries < 10 and machine.in_flight < 1100
+    assert len(plan.draft) == 1000 and len(tries) < 10 and machine.admission.in_flight < 1100
 
 
-def packed_rows() -> Rows:
-    """Three rows of four steps, as in the picture of ``Rows``: of three, one and two examples."""
+def packed_rows() -> Spans:
+    """Three rows of four steps, as in the picture of ``Spans``: of three, one and two examples."""
     lanes = np.array([0, 0, 0, 2, 5, 5])
     segments = np.array([3, 0, 0, 4, 0, 0])
     counts = np.array([4, 1, 9, 20, 3, 1])
     numbers = np.zeros((7, 6), np.int64)
     numbers[1], numbers[4], numbers[5] = [7, 9, 10, 8, 11, 12], segments, counts
     numbers[6, 0] = 77
-    return Rows(np.arange(6), numbers, lanes, np.array([4]), unroll=4)
+    return Spans(np.arange(6), numbers, Cut(4, 4, packed=True), lanes, np.array([4]))
 
 
 def test_the_place_of_packed_rows_is_read_back() -> None:
     rows = packed_rows()
-    place = read_place(rows.place(), 4)
+    place = read_place(rows.place(), packed=True)
     assert place is not None
     assert place["lane"].tolist() == rows.lanes.tolist()
     assert place["index"].tolist() == rows.indices.tolist()
-    assert place["segment"].tolist() == rows.segments.tolist()
+    assert place["first"].tolist() == rows.first.tolist()
+    assert place["after"].tolist() == [-4, 0, 0, 8, -3, 0], "negative where an example ends"
     assert place["version"].tolist() == rows.versions.tolist()
 
 
@@ -130,9 +132,10 @@ def test_the_place_of_packed_rows_is_read_back() -> None:
 def test_any_bytes_are_a_place_with_a_first_example_for_each_lane_or_none(
     data: bytes, number: int
 ) -> None:
-    for whole in (data, number.to_bytes(8, "little", signed=True) + data):
-        place = read_place(whole, 4)
+    count = number.to_bytes(8, "little", signed=True)
+    for whole in (data, bytes(8) + count + data):
+        place = read_place(whole, packed=True)
         if place is not None:
             assert (np.diff(place["lane"]) >= 0).all()
     lost = packed_rows().place()[:-8]
-    assert read_place(lost[:8] + lost[9:], 4) is None
+    assert read_place(lost[:16] + lost[17:], packed=True) is None

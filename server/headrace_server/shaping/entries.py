@@ -1,0 +1,229 @@
+"""The table of examples while segments of them are handed out: an *entry* for each.
+
+    reserve(key) ─► enter(), resume() ─► an entry, its key in flight ─► land() ─► free()
+                                                           ▲              │
+                                                           └── reenter() ◄┘
+
+A key is in flight from before its example has an entry until its last segment is taken.  The entry
+is reused when that segment is committed.  Tables only grow, and an example stays in its entry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .spans import NO_NUMBERS, Cut, Spans
+from .stored_state import AT, AVAILABLE, CHUNK, LINE, ROW, VERSION, Examples, Key
+
+_NUMBERS = ("line", "index", "chunk", "row", "at", "available", "version")  # as in Examples
+_TABLES = (*_NUMBERS, "done", "kept", "opening")
+_OPENING = len(_TABLES) - 1
+
+
+class Entries:
+    """The tables, indexed by entry, and the keys."""
+
+    chunk: np.ndarray
+    row: np.ndarray
+    index: np.ndarray
+    line: np.ndarray
+    available: np.ndarray  # steps
+    at: np.ndarray  # first step of the next segment to hand out
+    version: np.ndarray  # token of the commit that saved the kept state; 0: none
+    done: np.ndarray  # number of committed steps …
+    kept: np.ndarray  # … and of steps before the kept state
+    opening: np.ndarray  # steps of the first segment, where that is drawn
+
+    def __init__(self, cut: Cut, size: int) -> None:
+        self.cut = cut
+        self.live = 0  # number of entries in use
+        self.size = 0  # of the tables
+        self._drawn = False  # whether first segments have lengths of their own
+        self._resumed = False  # whether an earlier process began some examples
+        self._key_of: dict[int, Key] = {}
+        self._entry_of: dict[Key, int] = {}  # by key in flight; -1 before it has an entry
+        self._free: list[int] = []
+        self.uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
+        self.freed: list[int] | None = None  # entries of examples that are gone, if it is asked
+        self._expected: Spans | None = None
+        self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
+        self._grow(size)
+
+    def _grow(self, size: int) -> None:
+        before, self.size = self.size, size
+        self._free[:0] = range(size - 1, before - 1, -1)
+        grown = np.zeros((len(_TABLES), size), np.int64)
+        grown[:, :before] = self._tables
+        self._tables, self._numbers = grown, grown[: len(_NUMBERS)]
+        for name, table in zip(_TABLES, grown, strict=True):
+            setattr(self, name, table)
+
+    # Examples come
+
+    def are_new(self, keys: Sequence[Key]) -> bool:
+        """Return whether these keys are different ones, none of which is in flight."""
+        return self._entry_of.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+
+    def reserve(self, key: Key, line: int) -> bool:
+        """Put a key in flight; return False if an earlier example has it in flight.
+
+        A later example may also have it, if an earlier process began that example.
+        """
+        entry = self._entry_of.get(key)
+        if entry is not None and not (self._resumed and entry >= 0 and self.line[entry] > line):
+            return False
+        self._entry_of[key] = -1
+        return True
+
+    def columns(
+        self, chunk: int, steps: np.ndarray, line: int, openings: np.ndarray | None
+    ) -> np.ndarray:
+        """Return columns for the tables of all examples of a chunk, without their indices."""
+        columns = np.zeros((len(_TABLES), len(steps)), np.int64)
+        rows = np.arange(len(steps))
+        columns[LINE], columns[CHUNK] = rows + line, chunk
+        columns[ROW], columns[AVAILABLE] = rows, steps
+        if openings is not None:
+            self._drawn, columns[_OPENING] = True, openings
+        return columns
+
+    def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:
+        """Add examples of one chunk whose keys are reserved; return their entries."""
+        entries = self._take(keys)
+        self._tables[:, entries] = columns
+        return entries
+
+    def resume(self, begun: Examples) -> np.ndarray:
+        """Add examples that an earlier process began; return their entries."""
+        self._resumed = True
+        entries = self._take(begun.keys)
+        self._numbers[:, entries] = begun.numbers
+        self.done[entries] = self.kept[entries] = self.at[entries]
+        for chunk, uses in Counter(begun.numbers[CHUNK].tolist()).items():
+            self.uses[chunk] = self.uses.get(chunk, 0) + uses
+        return entries
+
+    def _take(self, keys: Sequence[Key]) -> np.ndarray:
+        n = len(keys)
+        if len(self._free) < n:
+            self._grow(max(2 * self.size, self.live + n))
+        numbers = self._free[: -n - 1 : -1]
+        del self._free[len(self._free) - n :]
+        self.live += n
+        self._key_of.update(zip(numbers, keys, strict=True))
+        self._entry_of.update(zip(keys, numbers, strict=True))
+        return np.array(numbers, np.int64)
+
+    # Examples go
+
+    def land(self, entries: np.ndarray) -> None:
+        """End the flight of these examples' keys."""
+        key_of, entry_of = self._key_of, self._entry_of
+        for entry in entries.tolist():
+            key = key_of[entry]
+            if entry_of.get(key) == entry:
+                del entry_of[key]
+
+    def reenter(self, entries: np.ndarray) -> None:
+        """Put the keys of these examples in flight again, if no other example has them."""
+        for entry in entries.tolist():
+            self._entry_of.setdefault(self._key_of[entry], entry)
+
+    def free(self, entries: np.ndarray) -> None:
+        """Free the entries of examples that ended or were dropped, and no longer need a chunk."""
+        numbers, key_of, uses = entries.tolist(), self._key_of, self.uses
+        for entry, chunk in zip(numbers, self.chunk.take(entries).tolist(), strict=True):
+            del key_of[entry]
+            if uses[chunk] > 1:
+                uses[chunk] -= 1
+            else:
+                del uses[chunk]
+        self.index[entries] = -1  # no example is there
+        self._free += numbers
+        self.live -= len(numbers)
+        if self.freed is not None:
+            self.freed += numbers
+
+    def release(self, chunk: int, examples: int) -> None:
+        """Note that examples that have no entry need their chunk no more."""
+        self.uses[chunk] -= examples
+        if not self.uses[chunk]:
+            del self.uses[chunk]
+
+    def take_freed(self) -> list[int]:
+        """Return entries of examples that ended or were dropped since the last call."""
+        freed, self.freed = self.freed or [], []
+        return freed
+
+    # Segments
+
+    def cut_next(
+        self,
+        entries: np.ndarray,
+        lanes: np.ndarray = NO_NUMBERS,
+        starts: np.ndarray = NO_NUMBERS,
+        size: int = 0,
+    ) -> Spans:
+        """Return the next segments of examples, for a batch."""
+        numbers = self._numbers.take(entries, 1)
+        expected, self._expected = self._expected, None
+        if expected is not None and not size and expected.has(numbers, lanes, starts):
+            expected.numbers, expected.versions = numbers, numbers[VERSION]
+            return expected
+        return Spans(entries, numbers, self.cut, lanes, starts, size, self._openings(entries))
+
+    def expect(
+        self, entries: np.ndarray, lanes: np.ndarray = NO_NUMBERS, starts: np.ndarray = NO_NUMBERS
+    ) -> Spans:
+        """Return the batch that is expected next, of the next segments of these examples."""
+        numbers, openings = self._numbers.take(entries, 1), self._openings(entries)
+        self._expected = Spans(entries, numbers, self.cut, lanes, starts, openings=openings)
+        return self._expected
+
+    def after(
+        self, entries: np.ndarray, first: np.ndarray, room: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the steps after the segments of examples that begin at these steps."""
+        return self.cut.after(first, self.available[entries], self._openings(entries), room)
+
+    def left(self, entries: np.ndarray) -> np.ndarray:
+        """Return the number of segments of each that were not handed out."""
+        at, available = self._tables.take(entries, 1)[[AT, AVAILABLE]]
+        return self.cut.left(at, available, self._openings(entries))
+
+    def _openings(self, entries: np.ndarray) -> np.ndarray | None:
+        return self.opening.take(entries) if self._drawn else None
+
+    # Queries
+
+    def numbers_of(self, entries: np.ndarray) -> np.ndarray:
+        """Return one row for each of the names in Examples."""
+        return self._numbers.take(entries, 1)
+
+    def all(self) -> np.ndarray:
+        """Return all entries in use."""
+        return np.fromiter(self._key_of, np.int64, len(self._key_of))
+
+    def all_keys(self) -> Iterable[Key]:
+        """Return the keys of all examples that have not ended."""
+        return self._key_of.values()
+
+    def key_of(self, entry: int) -> Key:
+        """Return the key of an example that has not ended."""
+        return self._key_of[entry]
+
+    def keys_of(self, entries: np.ndarray) -> list[Key]:
+        """Return the keys of examples that have not ended."""
+        return list(map(self._key_of.__getitem__, entries.tolist()))
+
+    def of_name(self, name: bytes) -> list[tuple[int, int]]:
+        """Return entry and epoch of each example whose key is (epoch, name)."""
+        return [(entry, epoch) for entry, (epoch, key) in self._key_of.items() if key == name]
+
+    def find(self, indices: np.ndarray) -> np.ndarray:
+        """Return entries by insertion index; -1 for an example that is not here."""
+        there = {int(self.index[entry]): entry for entry in self._key_of}
+        return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)

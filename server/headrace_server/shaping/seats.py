@@ -1,0 +1,340 @@
+"""Which ready segments are in the next batch: an object for each order decides it.
+
+    Arrival    the ready segments with the smallest insertion indices
+    Lanes      one of each lane of a *seat*, the lanes of a session or of a rank, which keep their
+               examples.  Empty lanes take examples at the next batch: those that came back before
+               fresh ones, the oldest first
+
+Lanes may be packed: where an example ends inside a row, its lane goes on there with the oldest
+ready one that is at its first step.  Rows take these in the order of steps, so which lane has which
+example does not depend on the length of a row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..leasing.protocol import ANYONE, Batch, Slot
+from .admission import Admission
+from .entries import Entries
+from .spans import NO_NUMBERS, Spans
+from .stored_state import Key
+
+#: Insertion indices and lanes of the examples of a seat.
+Places = tuple[np.ndarray, np.ndarray]
+#: Examples of a batch with their lanes, and which of them are the first of an empty lane.
+Seated = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(slots=True, eq=False)
+class Out:
+    """A batch that was drafted and is not committed."""
+
+    batch: Batch
+    spans: Spans
+    seat: Seat | None = None  # of its lanes
+    keys: Sequence[Key] = ()  # of its examples, once it is committed
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """The lanes of a session or of a rank."""
+
+    lanes: np.ndarray  # entries of examples; -1 is empty
+    started: np.ndarray  # lanes that got an example since the last batch
+    out: list[Out] = field(default_factory=list)  # the oldest first
+    last: Out | None = None  # that was committed
+    over: bool = False  # it gets no further batch
+
+    @property
+    def going(self) -> np.ndarray:
+        """The lanes that have an example."""
+        return (self.lanes >= 0).nonzero()[0]
+
+
+class Arrival:
+    """Batches of the ready segments with the smallest insertion indices."""
+
+    def __init__(self, admission: Admission, entries: Entries, small: bool) -> None:
+        self._admission = admission
+        self._entries = entries
+        self._small = small
+
+    def seated(self, slots: Sequence[Slot], size: int, some: bool) -> list[Seated]:
+        """Return the examples of a batch for each slot; none where that is not possible now.
+
+        ``some``: as many as there are are enough.
+        """
+        admission, many = self._admission, len(slots)
+        n = min(many * size, admission.ready)
+        if n < many * size and not (admission.closed and (some or (self._small and n))):
+            return []
+        entries = admission.take(n)
+        if slots[0] == ANYONE:
+            return [(entries, NO_NUMBERS, NO_NUMBERS)]
+        dealt = [entries[at::many] for at in range(many)]
+        return [(own, np.arange(len(own)), NO_NUMBERS) for own in dealt]
+
+    def expected(self, out: Out | None, size: int) -> Spans | None:
+        """Return the next full batch if ``out`` is committed first; None if unknown."""
+        admission, entries = self._admission, NO_NUMBERS
+        if out is not None:
+            going = ~out.spans.last
+            entries = out.spans.entries[going]
+        if admission.back.count:
+            indices, waiting = admission.back.first(size)
+            if out is not None:
+                waiting = np.concatenate([waiting, entries])
+                indices = np.concatenate([indices, out.spans.indices[going]])
+            entries = waiting[indices.argsort(kind="stable")]
+        entries = entries[:size]
+        missing = size - len(entries)
+        if admission.fresh.count < missing:
+            return None
+        if missing:
+            entries = np.concatenate([entries, admission.fresh.first(missing)])
+        return self._entries.expect(entries)
+
+
+class Lanes:
+    """Batches of one segment of each lane of a seat."""
+
+    def __init__(
+        self, admission: Admission, entries: Entries, size: int, small: bool, most: int
+    ) -> None:
+        """``most``: examples of a packed row."""
+        self._admission = admission
+        self._entries = entries
+        self._size = size  # lanes of a seat
+        self._small = small
+        self._most = most
+        self.of: dict[Slot, Seat] = {}
+        self.before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
+        admission.least_places = self._least_places
+
+    def _least_places(self) -> int:
+        return sum(len(seat.going) > 0 for seat in self.of.values()) * self._size
+
+    # Seats
+
+    def seat(self, slot: Slot, others: bool = False) -> Seat:
+        """Return the seat of a slot; a new one goes on with the lanes of an earlier life.
+
+        ``others``: or with those of another trainer, which has not come back.
+        """
+        seat = self.of.get(slot)
+        if seat is not None:
+            return seat
+        size = self._size
+        seat = self.of[slot] = Seat(np.full(size, -1, np.int64), np.zeros(size, bool))
+        before = self.before.pop(slot, None)
+        if before is None and others and self.before:
+            before = self.before.pop(next(iter(self.before)))
+        if before is not None:
+            indices, lanes = before
+            entries, back = self._entries.find(indices), self._admission.back
+            there = np.isin(entries, back.first(back.count)[1]) & (lanes < size)
+            self.put(seat, lanes[there], entries[there])
+            seat.started[lanes[there]] = True
+        return seat
+
+    def put(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
+        """Put ready examples in these lanes."""
+        self._admission.withdraw(entries)
+        seat.lanes[lanes] = entries
+
+    def places(self) -> dict[Slot, Places]:
+        """Return the lanes in which examples go on after what is committed, for a later life."""
+        places = dict(self.before)
+        for slot, seat in self.of.items():
+            lanes = seat.lanes.copy()
+            for spans in (out.spans for out in reversed(seat.out)):
+                lanes[spans.lanes[spans.heads]] = spans.entries[spans.heads]
+            going = (lanes >= 0).nonzero()[0]
+            going = going[self._entries.kept[lanes[going]] > 0]
+            if len(going):
+                places[slot] = self._entries.index[lanes[going]], going
+        return places
+
+    # Batches
+
+    def seated(self, slots: Sequence[Slot], size: int, some: bool) -> list[Seated]:
+        """Return the examples of a batch for each slot; none where that is not possible now.
+
+        ``some``: as many as there are are enough.
+        """
+        seats, cancelled = [self.of[slot] for slot in slots], self._admission.cancelled
+        over = any(seat.over for seat in seats)
+        if not (over or self._fill(seats, some)):
+            return []
+        rows, count = list[Seated](), 0
+        for seat in seats:
+            lanes = (seat.lanes >= 0).nonzero()[0]
+            count += len(lanes)
+            rows.append((seat.lanes[lanes], lanes, seat.started[lanes].nonzero()[0]))
+        if not some and (over or not count or (count < size * len(seats) and not self._small)):
+            if not any(seat.out for seat in seats):
+                for slot in slots:
+                    entries = self.of.pop(slot).lanes
+                    reason = "cancelled" if cancelled else "remainder"
+                    self._admission.drop(entries[entries >= 0], reason)
+            return []
+        if self._entries.cut.packed:
+            rows = self._filled(rows)
+        if cancelled:
+            for seat in seats if rows else ():
+                seat.over = True
+        return rows
+
+    def _fill(self, seats: list[Seat], some: bool) -> bool:
+        """Put examples in empty lanes, fewest used first; ``some``: allow a partial fill.
+
+        Return False if that has to wait for more input.
+        """
+        empty = [(seat.lanes < 0).nonzero()[0] for seat in seats]
+        need, admission = sum(map(len, empty)), self._admission
+        if admission.ready < need:
+            if not admission.closed:
+                return False
+            if not (self._small or some):
+                return True
+            need = admission.ready
+        if not need:
+            return True
+        entries = admission.take(need)
+        if len(seats) == 1:
+            self._sit(seats[0], empty[0][:need], entries)
+            return True
+        lanes, of = np.concatenate(empty), np.arange(len(seats)).repeat([*map(len, empty)])
+        used = np.concatenate([self._size - len(e) + np.arange(len(e)) for e in empty])
+        order = np.lexsort((of, used))[:need]
+        for at, seat in enumerate(seats):
+            mine = of[order] == at
+            self._sit(seat, lanes[order[mine]], entries[mine])
+        return True
+
+    def _sit(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
+        seat.lanes[lanes], seat.started[lanes] = entries, True
+
+    def _filled(self, rows: list[Seated]) -> list[Seated]:
+        """Return packed rows, which go on with others where examples end; [] to wait for input.
+
+        Where examples wait that are not at their first step, as many rows stay open at their end,
+        so that these get their lanes.
+        """
+        admission = self._admission
+        while True:
+            indices, back = admission.back.first(admission.back.count)
+            begun = self._entries.at[back] > 0
+            waiting = back[~begun][indices[~begun].argsort()]
+            count = len(waiting)
+            most = self._entries.cut.unroll * sum(len(lanes) for _, lanes, _ in rows)
+            waiting = np.concatenate([waiting, admission.fresh.first(most)])
+            packed, lacking = self._packed(rows, waiting, int(np.count_nonzero(begun)))
+            if not lacking or admission.closed:
+                break
+            if not admission.admit_claimed(admission.next_index + lacking):
+                return []
+        taken = sum(len(own) for own, _, _ in packed) - sum(len(own) for own, _, _ in rows)
+        if count and taken:
+            admission.withdraw(waiting[:taken][:count])
+        admission.fresh.get(max(0, taken - count))
+        return packed
+
+    def _packed(
+        self, rows: list[Seated], waiting: np.ndarray, left_open: int = 0
+    ) -> tuple[list[Seated], int]:
+        """Let rows go on with waiting examples where theirs end.
+
+        Return them, and the number of further examples that they need: at least one for each open
+        row, else the number that fills them with examples of the mean length.
+        """
+        tables, unroll = self._entries, self._entries.cut.unroll
+        ends = []  # first step without an example, lane, number of the seat
+        for at, (entries, lanes, _) in enumerate(rows):
+            steps = (tables.available[entries] - tables.at[entries]).tolist()
+            ends += [(n, lane, at) for n, lane in zip(steps, lanes.tolist(), strict=True)]
+        ends = sorted(end for end in ends if end[0] < unroll)
+        ends = ends[: max(0, len(ends) - left_open)]
+        fills: list[list[tuple[int, int]]] = [[] for _ in rows]
+        held = dict.fromkeys((end[1:] for end in ends), 1)
+        filled = 0  # steps
+        for entry in waiting:  # mostly a few of very many
+            if not ends:
+                break
+            steps = int(tables.available[entry])
+            step, lane, at = ends[0]
+            fills[at].append((lane, entry))
+            filled += min(steps, unroll - step)
+            held[lane, at] += 1
+            if step + steps < unroll and held[lane, at] < self._most:
+                heapq.heapreplace(ends, (step + steps, lane, at))
+            else:
+                heapq.heappop(ends)
+        packed = []
+        for (entries, lanes, starts), more in zip(rows, fills, strict=True):
+            added = np.array(more, np.int64).reshape(-1, 2)
+            order = np.concatenate([lanes, added[:, 0]]).argsort(kind="stable")
+            entries, lanes = np.concatenate([[entries, lanes], added[:, ::-1].T], axis=1)[:, order]
+            packed.append((entries, lanes, order.argsort()[starts]))
+        room, count = sum(unroll - step for step, _, _ in ends), sum(map(len, fills))
+        return packed, max(len(ends), room * count // max(1, filled))
+
+    def hand_out(self, out: Out) -> None:
+        """Let the lanes of a batch go on after it; those of examples that end are empty."""
+        spans = out.spans
+        out.seat = seat = self.of[out.batch.slot]
+        lanes, last = spans.lanes, spans.last
+        if self._entries.cut.packed:  # the last example of a row stays
+            seat.lanes[lanes] = spans.entries
+            lanes, last = lanes[spans.tails], last[spans.tails]
+        seat.lanes[lanes[last]] = -1
+        seat.started[lanes] = False
+        seat.out.append(out)
+
+    def undo(self, seat: Seat, void: list[Out]) -> np.ndarray:
+        """Put the rows of returned batches in their lanes again; return those that were there."""
+        displaced: list[int] = []
+        for out in reversed(void):
+            spans = out.spans
+            heads, lanes = spans.entries[spans.heads], spans.lanes[spans.heads]
+            now = seat.lanes[lanes]
+            displaced += now[(now >= 0) & ~np.isin(now, spans.entries)].tolist()
+            displaced += spans.entries[~np.isin(spans.entries, heads)].tolist()
+            self._admission.reenter(spans.ended)
+            seat.lanes[lanes] = heads
+            self._entries.at[spans.entries] = spans.first
+            seat.started[spans.lanes] = False
+            seat.started[spans.lanes[spans.starts]] = True
+        return np.array(displaced, np.int64)
+
+    # The expected batch
+
+    def expected(self, out: Out | None, size: int) -> Spans | None:
+        """Return the next full batch if ``out`` is committed first; None if unknown."""
+        slot = next(iter(self.of), None) if out is None else out.batch.slot
+        seat = None if slot is None else self.of.get(slot)
+        fresh = self._admission.fresh
+        if seat is None or seat.over or self._admission.back.count:
+            return None
+        entries, empty = seat.lanes.copy(), (seat.lanes < 0).nonzero()[0]
+        if fresh.count < len(empty):
+            return None
+        entries[empty] = fresh.first(len(empty))
+        rows = entries, np.arange(len(entries)), (seat.started | (seat.lanes < 0)).nonzero()[0]
+        cut = self._entries.cut
+        if cut.packed:
+            waiting = fresh.first(len(empty) + cut.unroll * len(entries))[len(empty) :]
+            (rows,), lacking = self._packed([rows], waiting)
+            if lacking:
+                return None
+        return self._entries.expect(*rows)
+
+    def takeable(self, chained: bool) -> int:
+        """Return the number of segments in lanes that could be taken now."""
+        seats = (seat for seat in self.of.values() if not (chained and seat.out))
+        return sum(len(seat.going) for seat in seats)
