@@ -40,4 +40,4 @@ def test_the_room_of_a_batch_that_was_prepared_and_not_wanted_is_free_again(tmp_
     assert player.feed.prepare()
     player.order("batch_size", [3])
     player.save(first, same_states(first))
-    assert len(player.take()) == 3 and player.slab._arena.used_bytes == 0
+    assert len(player.take()) == 3 and not player.slab._lent and not player.slab.used_bytes
