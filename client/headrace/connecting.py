@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
+from headrace_proto.errors import one_line
 from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
@@ -223,6 +224,6 @@ def _tell_of_use(link: Link) -> None:
         link.address,
         begins,
         batches,
-        welcomes[0].feed,
+        one_line(welcomes[0].feed),
         link.address,
     )

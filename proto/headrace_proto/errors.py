@@ -131,7 +131,7 @@ def code_of(error: BaseException) -> str:
 
 def from_code(code: str, text: str) -> HeadraceError:
     """Return the error of a code and a text; a code of a later version becomes a ServerError."""
-    return _CODES.get(code, ServerError)(text)
+    return _CODES.get(code, ServerError)(shown(text))
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -173,6 +173,24 @@ def listed(names: abc.Collection[str], most: int = 20) -> str:
     """Return the names, or the first of them, as an error lists them."""
     first = ", ".join(map(repr, [*names][:most]))
     return f"{first}, …" if len(names) > most else first
+
+
+def one_line(text: str, most: int = 1000) -> str:
+    """Return a text of a peer, of data or of user code for people: on one line, escaped and cut.
+
+    No terminal obeys it, and it can not pose as another line of a log.
+    """
+    if not text.isprintable():
+        cut = text[:most]
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shown(text: str, most: int = 20_000) -> str:
+    """Return such a text with its lines; each after the first one begins with a space."""
+    first, *more = text[:most].split("\n")
+    lines = [line if line.startswith(" ") else f"  {line}" for line in more]
+    return "\n".join(one_line(line, most) for line in [first, *lines])
 
 
 def near(word: object, known: abc.Iterable[str]) -> str:

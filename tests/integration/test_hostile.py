@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.codec import pack
 from headrace_proto.credentials import load_keys
+from headrace_proto.errors import one_line
 from headrace_proto.messages import (
     FROM_TRAINER,
     Answer,
@@ -331,3 +334,59 @@ def test_absurd_hellos_are_refused_with_the_reason(server, worker):
                 refused = hear(peer, Refused)
                 assert isinstance(refused, Refused), changes
                 assert refused.code == code and text in refused.text
+
+
+# Words of peers and of data
+
+FORGED = "words\nERROR headrace.server: all is lost\x1b[2J"
+
+
+def assert_not_forged(text: str) -> None:
+    assert "all is lost" in text
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("ERROR headrace.server: all")]
+
+
+def test_no_word_of_a_trainer_forges_a_line_of_the_log_or_moves_the_cursor(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    """It says them as its host, its release, its feed, and its snapshot."""
+    caplog.set_level(logging.INFO, "headrace")  # the server has that level, too
+    endless = hs.from_examples([{"i": 1}]).repeat().batch(1)
+    known = Hello(limits.PROTOCOL, "t", "default", b"n" * 16, owner=0, owners=1, host=FORGED)
+    with (
+        serving(endless) as server,
+        dealer(workers_at(server.address)[0]) as peer,
+    ):
+        for wrong in ({"resume": FORGED}, {"feed": FORGED}, {"version": 1, "library": FORGED}):
+            peer.send(FROM_TRAINER.encode(replace(known, nonce=os.urandom(16), **wrong)))
+            refused = answer(peer)
+            assert isinstance(refused, Refused) and "\x1b" not in refused.text
+            assert len(refused.text.splitlines()) == 1
+        peer.send(FROM_TRAINER.encode(known))
+        welcome = answer(peer)
+        assert isinstance(welcome, Welcome)
+        (trainer,) = server.stats()["default"]["trainers"]
+        assert trainer["host"] == one_line(FORGED)
+        peer.send(FROM_TRAINER.encode(Bye(welcome.session)))
+        assert isinstance(answer(peer), Unknown)
+    assert_not_forged(capfd.readouterr().err)
+
+
+def test_no_word_of_data_or_of_user_code_forges_a_line_either(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    """1. An error of a function that quotes an example. 2. A file with such a name is refused."""
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(row["text"].decode())
+
+    with serving(hs.from_examples([{"text": FORGED.encode()}]).map(fail).batch(1)) as server:
+        with pytest.raises(headrace.DataError) as caught, connect(server) as feed:
+            next(feed)
+        assert_not_forged(str(caught.value))
+    assert_not_forged(caplog.messages[-1])
+    (tmp_path / FORGED).write_text('{"i": 1}\n')
+    with pytest.raises(headrace.FilesMissing) as missing:
+        serving(hs.read_jsonl(str(tmp_path / "*"), {"i": hs.scalar("int64")}).batch(1)).__enter__()
+    assert_not_forged(str(missing.value))

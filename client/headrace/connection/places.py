@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace_proto.address import host_and_port
-from headrace_proto.errors import ConnectionLost
+from headrace_proto.errors import ConnectionLost, one_line
 from headrace_proto.messages import Pulse, Refused, ServedShare
 
 
@@ -48,7 +48,7 @@ class Server:
 
     def hear(self, answer: ServedShare | Pulse | Refused) -> None:
         """Take an answer of the locator."""
-        self.waiting = "" if isinstance(answer, Refused) else answer.waiting
+        self.waiting = "" if isinstance(answer, Refused) else one_line(answer.waiting)
         if not isinstance(answer, ServedShare):
             return
         known, there = self.served, (answer.share, answer.shares)

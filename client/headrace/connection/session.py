@@ -24,7 +24,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace_proto import __version__, limits
-from headrace_proto.errors import HeadraceError, ProtocolError, UnknownFeed, code_of, from_code
+from headrace_proto.errors import (
+    HeadraceError,
+    ProtocolError,
+    UnknownFeed,
+    code_of,
+    from_code,
+    one_line,
+)
 from headrace_proto.messages import (
     Answer,
     Answered,
@@ -257,7 +264,7 @@ class Session:
             self._greeting, self.connected = None, False
         elif self.welcome is None or not self.connected:
             if kind is Pulse:  # the feed is not open yet, and the locator's reason is an older one
-                self.waiting, self.server.waiting = message.waiting, ""
+                self.waiting, self.server.waiting = one_line(message.waiting), ""
         elif message.session == self.welcome.session:
             if kind is Give:
                 self._on_give(message, frames)
@@ -333,7 +340,7 @@ class Session:
         trainer.welcome(self.number, upcoming, welcome.stale, welcome.others)
 
     def _on_pulse(self, pulse: Pulse) -> None:
-        self.waiting = pulse.waiting
+        self.waiting = one_line(pulse.waiting)
         if pulse.said != self._heard:  # a message was dropped
             self.greet()
 

@@ -148,7 +148,7 @@ class ServerAt:
         except (ProtocolError, ValueError, IndexError, RecursionError):
             answer = None
         if isinstance(answer, (Answered, Refused)):
-            raise from_code(answer.code, f"{self.address}: {shown(answer.text)}")
+            raise from_code(answer.code, f"{self.address}: {answer.text}")
         raise ServerError(
             f"the peer at {self.address} is no headrace server, or not of this release "
             f"({__version__}): ask it by a command of its release"
@@ -177,13 +177,3 @@ def snapshot_of_all(
         for whole in (False, True):
             tokens = [*pool.map(taken, servers, [whole] * len(servers))]
     return tokens[0]
-
-
-def shown(text: str) -> str:
-    """Escape the characters of a text of several lines that a terminal would obey."""
-    return "\n".join(map(one_line, text.split("\n")))
-
-
-def one_line(text: str) -> str:
-    """Escape the characters of a text that a terminal would obey, and the ends of its lines."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from headrace_proto.errors import HeadraceError, is_mistake
+from headrace_proto.errors import HeadraceError, is_mistake, shown
 
 WELL = 0
 FAILED = 1
@@ -35,8 +35,8 @@ def paragraph(error: BaseException) -> str:
     """Return the paragraph of an error; of the system's, the file and the text without a number."""
     if isinstance(error, OSError) and not isinstance(error, HeadraceError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{named}{error.strerror}"
-    return str(error)
+        return shown(f"{named}{error.strerror}")
+    return shown(str(error))
 
 
 def code_of(error: BaseException) -> int:

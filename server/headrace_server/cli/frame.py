@@ -16,7 +16,6 @@ printed here, so a command prints results only: on standard output, as JSON with
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from argparse import Namespace
@@ -26,6 +25,7 @@ from importlib import import_module
 
 from headrace_proto import __version__
 
+from ..process.log_lines import log_to_stderr
 from ..process.option import Option, described
 from . import exits
 from .options import add_options, settled
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
     try:
         run, options = _read(list(sys.argv[1:] if arguments is None else arguments))
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        log_to_stderr()
         code = run(options)
         print(end="", flush=True)  # which does nothing where standard output is closed
         return exits.WELL if code is None else code

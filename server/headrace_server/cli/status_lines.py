@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from headrace_proto.errors import one_line, shown
+
 from ..watch import statuses
-from .asking import one_line, shown
 from .progress import count, size, table
 
 _MOST_TRAINERS = 32

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import time
@@ -37,6 +38,8 @@ PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _NS_DIGITS = 19
 #: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
 _MOST_TEXT = 300
+#: Control characters and the ends of lines.
+_UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
                 os.scandir().close()
             raise FilesMissing(f"{pattern!r} {_lacking(pattern)} (seen from {os.getcwd()})")
         for file in found:
+            if _UNSHOWN.search(file.path):
+                raise FilesMissing(
+                    f"the name {file.path!r} has control characters, which could forge lines of a "
+                    "log: rename the file"
+                )
             files.setdefault(file.path, file)
     return tuple(files.values())
 

@@ -26,6 +26,8 @@ from headrace_proto.errors import (
     VersionMismatch,
     code_of,
     near,
+    one_line,
+    shown,
 )
 from headrace_proto.messages import FROM_TRAINER, Command, Hello, Refused
 
@@ -49,8 +51,9 @@ def check_version(hello: Hello | Command) -> None:
     """Raise VersionMismatch where a trainer speaks another protocol."""
     if hello.version != limits.PROTOCOL:
         raise VersionMismatch(
-            f"the trainer (headrace {hello.library}) speaks protocol {hello.version}, the "
-            f"server (headrace {__version__}) {limits.PROTOCOL}: install the same release at both"
+            f"the trainer (headrace {one_line(hello.library, 40)}) speaks protocol "
+            f"{hello.version}, the server (headrace {__version__}) {limits.PROTOCOL}: install the "
+            "same release at both"
         )
 
 
@@ -61,7 +64,7 @@ def feed_named(name: str, feeds: Collection[str]) -> str:
     if name in feeds:
         return name
     listed = ", ".join(sorted(map(repr, feeds)))
-    what = f"there is no feed {name!r}" if name else "feed= is needed"
+    what = f"there is no feed {name!r:.120}" if name else "feed= is needed"
     raise UnknownFeed(f"{what}; this server has {listed}{near(name, feeds)}")
 
 
@@ -147,7 +150,7 @@ class RateLimits:
     def _note_bad(self, connection: bytes, error: HeadraceError, now: float) -> None:
         """Count bytes that are no message, and answer the first ones."""
         count = self._bad[connection] = self._bad.pop(connection, 0) + 1
-        said = str(error)[:1000]
+        said = shown(str(error), 1000)
         text = f"refused a message of {self.who(connection)}: {said}" if count == 1 else ""
         self.refusals.add("garbage", text, now)
         if count == 1:
@@ -180,9 +183,10 @@ class RateLimits:
 
         ``fault``: the exception by which this program failed to handle its message.
         """
-        text = f"{self.who(connection)} is not listened to any more: {error}"
+        said = shown(str(error), 1000)
+        text = f"{self.who(connection)} is not listened to any more: {said}"
         self.refusals.add(reason, text, now, fault)
-        self.send(connection, Refused(code_of(error), str(error)[:1000]))
+        self.send(connection, Refused(code_of(error), said))
         self._mute(connection)
 
     def _mute(self, connection: bytes) -> None:

@@ -51,8 +51,6 @@ _THREADS_S = 5.0
 #: Maximum length of a line; a longer one is passed on in pieces, since a progress bar may never end
 #: its line.
 _LONGEST_LINE = 1 << 16
-#: The form of a line in the log of each process of a server.
-LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 #: Signals that can reach all processes of a server at once: Ctrl-C, the stop of a service, and the
 #: end of a terminal.
 _TO_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

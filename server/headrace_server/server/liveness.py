@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace_proto.errors import one_line, shown
+
 from ..pipeline.declaration import Plain
 from ..process.child import Child
 from ..process.worker_diary import OPENING, STARTING, DiaryFile, Entry, long_inside
@@ -122,7 +124,7 @@ class Post:
         if still_s >= _SILENT_S and entry.inside != self._named:
             self._named = entry.inside
             text = "%s has made no progress for %.0f s; %s"
-            logger.warning(text, child.name, still_s, entry.describe())
+            logger.warning(text, child.name, still_s, one_line(entry.describe()))
         opens = entry.doing in (STARTING, OPENING)
         if still_s < (patience.opening_timeout_s if opens else patience.worker_timeout_s):
             return
@@ -175,9 +177,9 @@ def obituary(child: Child, end: str) -> str:
     """Describe how a child ended, with its dying report or else its last printed lines."""
     text = f"{child.name} {end}"
     if child.reason:
-        return f"{text}: {child.reason}"
+        return f"{text}: {shown(child.reason)}"
     last = child.words()
-    return f"{text}; its last words were:\n{last}" if last else text
+    return f"{text}; its last words were:\n  {shown(last)}" if last else text
 
 
 def _signal_name(number: int) -> str:

@@ -42,8 +42,9 @@ from ..net.public_socket import PublicSocket
 from ..net.refusals import REVOKED, RateLimits, check_version, fault_of_message, feed_named
 from ..net.sockets import EXPECTED, open_files_limit
 from ..pipeline.declaration import Plain, digest
-from ..process.child import LOG_FORMAT, Pipe, perform
+from ..process.child import Pipe, perform
 from ..process.config import FeedConfig, RunConfig
+from ..process.log_lines import log_to_stderr
 from ..process.worker_diary import DiaryReader, long_inside
 
 logger = logging.getLogger("headrace.locator")
@@ -336,7 +337,7 @@ def main() -> None:
     """Run the process."""
     pipe = Pipe()
     plain = pipe.read_config()
-    logging.basicConfig(level=plain["log_level"], format=LOG_FORMAT)
+    log_to_stderr(plain["log_level"])
     try:
         serve(plain, pipe)
     except BaseException as error:

@@ -32,6 +32,7 @@ from ..files.durable_file import write_durably
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import TERM
 from ..pipeline.declaration import Declaration, Plain
+from ..process.log_lines import log_to_stderr
 from ..process.settings import RunSettings
 from .arguments import as_tokens
 from .server import Server, start
@@ -116,7 +117,7 @@ class ShareServer:
     """A server, which reports to the directory."""
 
     def __init__(self, plan: SharePlan, share: int) -> None:
-        logging.basicConfig(level=logging.INFO)
+        log_to_stderr()
         self._directory = ray.get_actor(plan.directory, namespace=RAY_NAMESPACE)
         self._plan = plan
         self._share = share

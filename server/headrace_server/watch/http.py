@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
 from headrace_proto import __version__
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import ServerError, one_line
 
 from .answers import Answers, Response, is_here
 from .watch import Watch
@@ -176,7 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             response = self.server.answers.answer(self.command, self.path, headers)
         except Exception:
-            logger.exception("%s %.200s could not be answered", self.command, self.path)
+            asked = one_line(f"{self.command} {self.path}", 200)
+            logger.exception("%s could not be answered", asked)
             response = Response(500, b"that could not be answered; the server's log says why\n")
         self.server.waits(self.connection, for_peer=True)
         self.send_response(response.status)
@@ -195,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        logger.debug(format, *args)
+        logger.debug("%s", one_line(format % args, 200))
 
 
 class HttpOptions(NamedTuple):

@@ -20,6 +20,8 @@ from typing import cast
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from headrace_proto.errors import one_line
+
 from ..pipeline.declaration import Plain
 from . import statuses
 from .statuses import added
@@ -344,7 +346,7 @@ def exposition(status: statuses.ServerStatus) -> bytes:
                 family = made(metric.name, metric.help, labels=metric.labels)
                 for values, number in metric.samples(status):
                     # Half a surrogate pair would break the whole text.
-                    family.add_metric([v.encode(errors="replace").decode() for v in values], number)
+                    family.add_metric([one_line(value) for value in values], number)
                 yield family
 
     registry = CollectorRegistry(auto_describe=False)

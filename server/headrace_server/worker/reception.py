@@ -23,7 +23,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
-from headrace_proto.errors import FeedRewound, HeadraceError, NotAllowed, ProtocolError, code_of
+from headrace_proto.errors import (
+    FeedRewound,
+    HeadraceError,
+    NotAllowed,
+    ProtocolError,
+    code_of,
+    one_line,
+    shown,
+)
 from headrace_proto.messages import (
     Attach,
     Bye,
@@ -453,7 +461,7 @@ class Reception:
                 raise
             raise Later(f"the server can open no file for a new trainer now: {error}") from None
         session.process, session.resumed = hello.process, wanted_by(hello)
-        session.host = hello.host[:_LONGEST_HOST]
+        session.host = one_line(hello.host, _LONGEST_HOST)
         feed.back(hello.nonce)
         return session
 
@@ -509,7 +517,7 @@ class Reception:
 
     def refuse(self, session: Session, code: str, text: str) -> None:
         """Send a trainer away that does not fit the others, or whose place another one has."""
-        logger.info("%s of %r is refused: %s", session.who, session.feed, text)
+        logger.info("%s of %r is refused: %s", session.who, session.feed, shown(text))
         self.outbox.send(session.identity, Refused(code, text))
         self.forget(session)
 

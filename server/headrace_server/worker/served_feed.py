@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace_proto.channel import Frame
-from headrace_proto.errors import ProtocolError
+from headrace_proto.errors import ProtocolError, shown
 from headrace_proto.schema import Field, schema_to_wire
 
 from ..journal.journal import Journal
@@ -338,7 +338,7 @@ class ServedFeed:
     def fail(self, code: str, text: str) -> None:
         """Stop the feed; the first reason stands."""
         if self.failure is None:
-            self.failure = (code, text[:_LONGEST_TEXT])
+            self.failure = (code, shown(text, _LONGEST_TEXT))
             self.opened, self.serves = True, False
 
     def close(self, cancel: bool) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import resource
 import sys
 import threading
@@ -12,8 +11,9 @@ from contextlib import suppress
 from ..net.sockets import CanNotBind
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess, let_go_in_children
-from ..process.child import LOG_FORMAT, Pipe
+from ..process.child import Pipe
 from ..process.config import RunConfig
+from ..process.log_lines import log_to_stderr
 from ..process.worker_diary import Diary
 from .owner import Owner
 from .partitions import Life
@@ -56,7 +56,7 @@ def serve(plain: Plain, pipe: Pipe) -> None:
 
 def main() -> None:
     """Run the process."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    log_to_stderr()
     pipe = Pipe()
     plain = pipe.read_config()
     limit = plain["memory_bytes"]

@@ -11,6 +11,8 @@ from headrace_proto.errors import (
     code_of,
     from_code,
     near,
+    one_line,
+    shown,
 )
 
 CLASSES = [kind for name, kind in vars(errors).items() if name[0].isupper()]
@@ -42,3 +44,12 @@ def test_a_word_that_is_like_a_known_one_is_answered_with_it():
     assert near("sqe", ["x", "seq"]) == "; did you mean 'seq'?"
     assert near("Label", ["x", "label"]) == "; did you mean 'label'?"
     assert near("colour", ["x", "seq"]) == near("", []) == ""
+
+
+def test_a_text_of_others_is_shown_so_that_no_terminal_obeys_it_and_no_line_is_forged():
+    said = "a\x1b[2Jb\x07\x9b\r\u202e\udc80c\nERROR é☃"
+    assert one_line(said) == "a\\x1b[2Jb\\x07\\x9b\\r\\u202e\\udc80c\\nERROR é☃"
+    assert shown(said) == "a\\x1b[2Jb\\x07\\x9b\\r\\u202e\\udc80c\n  ERROR é☃"
+    assert shown(shown(said)) == shown(said)
+    assert one_line("x" * 99, 10) == "x" * 9 + "…" and len(one_line("\n" * 99, 10)) == 10
+    assert str(from_code("server", said)) == shown(said)
