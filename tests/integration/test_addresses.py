@@ -60,6 +60,22 @@ def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path: Path, over
         trained(path)
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["after bind", "worker_ports"])
+def test_no_worker_gets_a_port_that_its_server_has(given: bool, over_tcp: None):
+    """1. HTTP and another address of the server have the ports that its workers would get.
+    2. Two addresses with one port are refused by name.
+    """
+    port = free_port()
+    options = {"worker_ports": f"{port}-{port + 9}"} if given else {}
+    binds = [f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 2}"]
+    with started(bind=binds, http=f"127.0.0.1:{port + 1}", **options) as server:
+        assert ports(binds[0]) == [port + 3, port + 4]
+        assert ports(binds[1]) == [port + 5, port + 6]
+        trained(server.address)
+    with pytest.raises(ValueError, match=rf"bind='{binds[0]}' and http='0.0.0.0:{port}' are the"):
+        started(bind=binds[0], http=f"0.0.0.0:{port}")
+
+
 def test_a_port_that_another_has_is_named_and_no_server_is_left():
     port = free_port()
     with socket.socket() as taken:
@@ -77,6 +93,10 @@ def test_a_port_that_another_has_is_named_and_no_server_is_left():
     ("options", "text"),
     [
         ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
+        (
+            {"bind": "tcp://127.0.0.1:7000", "worker_ports": "7000-7001"},
+            "ports 7000 to 7001, without those of bind= and http=, are fewer than workers=2",
+        ),
         (
             {"worker_ports": "7001-7000"},
             "both ports must be between 1 and 65535, and the first not the larger",

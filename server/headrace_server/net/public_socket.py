@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 import zmq
@@ -31,7 +33,7 @@ from zmq.utils import z85
 
 from headrace_proto import limits
 from headrace_proto.channel import Frame
-from headrace_proto.errors import HeadraceError, LimitExceeded, ProtocolError, code_of
+from headrace_proto.errors import HeadraceError, LimitExceeded, ProtocolError, code_of, shown
 from headrace_proto.messages import FROM_SERVER, Refused
 
 from .channel_server import is_channel
@@ -43,6 +45,7 @@ from .sockets import AND_MORE, NOBLOCK, bind_all, public_router, waits
 #: Blocks up to this size are copied to ZeroMQ: that takes less than to wake the thread of pyzmq
 #: that reports when ZeroMQ does not read memory any more.
 _COPIED_BYTES = 64 << 10
+_LAST_PORT = 65535
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
 #: Seconds between two looks at the trainers' keys …
@@ -194,7 +197,7 @@ class PublicSocket:
         refused, reason, fault = error, "garbage", None
         if not isinstance(error, HeadraceError):
             refused, reason, fault = fault_of_message(error), "fault", error
-        refusal = Refused(code_of(refused), str(refused)[:1000])
+        refusal = Refused(code_of(refused), shown(str(refused), 1000))
         text = f"ended the connection of a trainer: {refusal.text}"
         self.refusals.add(reason, text, now, fault)
         self._frees_memory = True
@@ -334,24 +337,55 @@ def place_in(address: str) -> str:
     return rest.rpartition(":")[2] if scheme == "tcp" else rest
 
 
+def clash(one: str, other: str) -> bool:
+    """Return whether two HOST:PORT may be one socket; a host may be all addresses, or a name."""
+    (host, _, port), (there, _, at) = one.rpartition(":"), other.rpartition(":")
+    if port != at or port in ("*", "0"):
+        return False
+    any_host = not {"*", "0.0.0.0", "[::]"}.isdisjoint((host, there))
+    return host == there or any_host or _is_numeric(host) != _is_numeric(there)
+
+
+def _is_numeric(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host.strip("[]")))
+    return False
+
+
 def worker_binds(
-    binds: Sequence[str], worker: int, ports: tuple[int, int] | None, before: Sequence[str] = ()
+    binds: Sequence[str],
+    worker: int,
+    workers: int,
+    ports: tuple[int, int] | None,
+    before: Sequence[str] = (),
+    taken: Sequence[str] = (),
 ) -> list[str]:
     """Return where a worker binds for each address of the server.
 
     ``ports``: the range of all workers.  ``before``: the addresses of its earlier life, which count
-    where the server's port is any free one.
+    where the server's port is any free one.  ``taken``: HOST:PORT of this server that no worker
+    gets; it gets none of ``binds`` either.  ValueError: these leave too few ports.
     """
     found = []
+    used = [*taken, *(bind.removeprefix("tcp://") for bind in binds)]
     for place, bind in enumerate(binds):
         scheme, _, rest = bind.partition("://")
         host, _, port = rest.rpartition(":")
         if scheme != "tcp":
             found.append(bind if rest == "*" else f"{bind}-{worker}")
-        elif ports is not None:
-            found.append(f"tcp://{host}:{ports[0] + worker}")
-        elif port not in ("*", "0"):
-            found.append(f"tcp://{host}:{int(port) + 1 + worker}")
-        else:
+        elif ports is None and port in ("*", "0"):
             found.append(before[place] if place < len(before) else bind)
+        else:
+            first, last = ports or (int(port) + 1, _LAST_PORT)
+            every = (f"{host}:{number}" for number in range(first, last + 1))
+            free = (one for one in every if not any(clash(one, other) for other in used))
+            chosen = [*itertools.islice(free, workers)]
+            if len(chosen) < workers:
+                raise ValueError(
+                    f"the ports {first} to {last}, without those of bind= and http=, are fewer "
+                    f"than workers={workers}, each of which needs one for {bind}: give other "
+                    "worker_ports="
+                )
+            used += chosen
+            found.append(f"tcp://{chosen[worker]}")
     return found

@@ -77,7 +77,8 @@ class RunConfig(Limits):
     feeds: tuple[FeedConfig, ...]
     directory: str  # the run directory
     binds: tuple[str, ...]
-    worker_ports: tuple[int, int] | None = None  # of all workers; None: those after ``binds``
+    worker_ports: tuple[int, int] | None = None  # of all workers; None: those after ``binds`` …
+    taken: tuple[str, ...] = ()  # … without these, HOST:PORT, which this server has itself
     lease_ttl_s: float = RunSettings.lease_ttl_s
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
@@ -117,7 +118,7 @@ class RunConfig(Limits):
 
     @classmethod
     def from_plain(cls, plain: Plain) -> RunConfig:
-        tuples = {name: tuple(plain[name]) for name in ("binds", "starts", "python_path")}
+        tuples = {name: tuple(plain[name]) for name in ("binds", "taken", "starts", "python_path")}
         if plain["worker_ports"] is not None:
             tuples["worker_ports"] = tuple(plain["worker_ports"])
         feeds = tuple(map(FeedConfig.from_plain, plain["feeds"]))

@@ -5,6 +5,7 @@ Pipelines, tokens, addresses.  Errors name the argument.  The locator checks the
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from headrace_proto.token import Token
 
 from ..files.durable_file import usable, writing
 from ..files.manifest import resolve
+from ..net.public_socket import clash
 from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import Declaration
 from ..process.child import Pipe
@@ -138,6 +140,15 @@ def _addresses(bind: str | list[str] | None) -> list[str]:
     if not binds:
         raise ValueError("bind=[] names no address")
     return binds
+
+
+def check_apart(binds: Sequence[str], http: Sequence[str]) -> None:
+    """Raise ValueError where two addresses of one server have the same port."""
+    named = [(f"bind={bind!r}", bind.removeprefix("tcp://")) for bind in binds]
+    named += [(f"http={place!r}", place) for place in http]
+    for (one, here), (other, there) in itertools.combinations(named, 2):
+        if clash(here, there):
+            raise ValueError(f"{one} and {other} are the same port: give another one")
 
 
 def _worker_ports(settings: RunSettings) -> tuple[int, int] | None:

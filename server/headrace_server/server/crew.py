@@ -243,7 +243,14 @@ class Crew:
 
     def _binds(self, post: Post) -> list[str]:
         config = self.starts.config
-        return worker_binds(config.binds, post.number, config.worker_ports, post.addresses)
+        return worker_binds(
+            config.binds,
+            post.number,
+            config.workers,
+            config.worker_ports,
+            before=post.addresses,
+            taken=config.taken,
+        )
 
     def locate(self, post: Post, addresses: Sequence[str]) -> None:
         """Tell the locator where a worker is, by the port or path of each address of the server."""

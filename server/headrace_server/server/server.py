@@ -26,6 +26,7 @@ from ..watch.watch import Watch
 from .arguments import (
     as_feeds,
     as_tokens,
+    check_apart,
     index_directory,
     refuse_in_worker,
     share_in,
@@ -275,6 +276,9 @@ def start(settings: RunSettings, origin: str = "") -> Server:
         **settings.limits(),
     )
     watched = HttpOptions.of(settings.http)
+    if watched is not None:
+        config = dataclasses.replace(config, taken=(f"{watched.host}:{watched.port}",))
+    check_apart(config.binds, config.taken)
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
