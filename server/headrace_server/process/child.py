@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import faulthandler
 import json
 import os
@@ -167,7 +168,13 @@ class Child:
             undo.pop_all()
         for action in (self._send, self._read_events, self._read_output):
             thread = threading.Thread(target=action, name=f"headrace-{name}", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no thread to spare
+                self.kill()
+                self.wait(_END_S)
+                self.close()
+                raise OSError(errno.EAGAIN, str(error)) from None
             self._threads.append(thread)
 
     def _send(self) -> None:

@@ -150,7 +150,7 @@ class Crew:
         self._locator: Child | None = None
         self.posts: list[Post] = []
         self._next: list[_NextLife] = []  # lives that are due
-        self._deaths = DeathWatch(self.children, self._bury, self._look)
+        self._deaths = DeathWatch(self.children, self._bury, self._look, self.give_up)
 
     def begin_locator(self, timeout_s: float) -> None:
         """Start the locator, which reads its keys and then waits for ``begin``.
@@ -207,6 +207,7 @@ class Crew:
                 self._fill(post)
             except OSError as error:
                 logger.warning(_NOT_NOW, post.name, error)
+                post.refused = str(error)
                 words = f"{post.name} was replaced"
                 self._next.append(_NextLife(post, words, time.monotonic() + _RETRY_S, begun=True))
 
@@ -304,6 +305,7 @@ class Crew:
             return True
         except OSError as error:
             logger.warning(_NOT_NOW, one.post.name, error)
+            one.post.refused = str(error)
             one.at = time.monotonic() + _RETRY_S
         return False
 
@@ -378,6 +380,7 @@ class DeathWatch:
     children: Callable[[], Sequence[Child]]
     on_death: Callable[[Child], None]
     look: Callable[[], float]  # returns the seconds until the next look
+    on_fault: Callable[[str], None]  # a fault of this program has ended the watch
 
     def __post_init__(self) -> None:
         self._ending = False
@@ -389,7 +392,7 @@ class DeathWatch:
         """Start the thread."""
         self._ending = False
         with interrupts_held():
-            self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+            self._thread = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
             self._thread.start()
 
     def wake(self) -> None:
@@ -412,6 +415,15 @@ class DeathWatch:
             if self._wake >= 0:
                 os.close(self._wake)
             self._wake = -1
+
+    def _watch(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # else a start would wait for workers that nobody starts
+            logger.exception("the watch over the processes of the server has ended")
+            self.on_fault(
+                f"its processes are not watched any more: {type(error).__name__}: {error}"
+            )
 
     def _run(self) -> None:
         look_s = 0.0

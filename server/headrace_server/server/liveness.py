@@ -68,6 +68,7 @@ class Post:
         self.life = 0
         self.addresses: list[str] = []  # where its last life was bound
         self.child: Child | None = None
+        self.refused = ""  # why its next life can not begin now
         self._patience = patience
         self._beat = -1, 0.0  # the last beat, and when it was seen
         self._deaths: deque[float] = deque()  # those that count for the restart budget
@@ -84,7 +85,8 @@ class Post:
     def doing(self) -> str:
         """The worker's present activity, in words."""
         if self.child is None:
-            return "it is dead, and will be started again"
+            refused = f", which is refused now: {self.refused}" if self.refused else ""
+            return f"it is dead, and will be started again{refused}"
         return self._hung or self.diary_file.read().describe()
 
     @property
@@ -108,6 +110,7 @@ class Post:
 
     def begin(self) -> None:
         """Prepare for a life that is about to begin."""
+        self.refused = ""
         self.diary_file.begin()
         self._beat, self._hung, self._named = (-1, 0.0), "", ""
         self._killed_for_memory = kills_for_memory()

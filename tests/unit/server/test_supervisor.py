@@ -117,6 +117,40 @@ def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     eventually(lambda: sorted(supervisor.pids()) == ["locator", "worker-0-1"])
 
 
+def test_a_worker_is_started_again_as_soon_as_there_are_threads_and_until_then_it_says_so(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
+    supervisor = start()
+    begin = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "headrace-worker-0-1":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 11]") > 1)
+        assert sorted(supervisor.pids()) == ["locator"] and supervisor.failure is None
+        assert "refused now: [Errno 11] can't start new thread" in supervisor._crew.posts[0].doing
+    assert rows(supervisor) == list(range(12)) and supervisor.failure is None
+
+
+def test_a_fault_in_the_watch_over_the_workers_fails_the_server_and_nobody_waits_in_vain(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    supervisor = start()
+
+    def fail(post: Any, now: float) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("headrace_server.server.liveness.Post.look", fail)
+    assert supervisor.wait(PATIENCE_S)
+    assert "its processes are not watched any more: ValueError: a fault" in str(supervisor.failure)
+
+
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
