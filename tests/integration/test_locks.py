@@ -25,12 +25,12 @@ from zmq.utils import z85
 
 import headrace
 import headrace_server as hs
-from headrace.connection.connection import connecting
 from headrace_proto import limits
 from headrace_proto.credentials import load_keys
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli import main
+from headrace_server.cli.asking import ServerAt
 from headrace_server.cli.keygen import make_pair
 from tests.located import workers_at
 from tests.patience import PATIENCE_S, eventually
@@ -180,14 +180,18 @@ def test_a_refusal_before_the_first_message_is_told_as_well(
 ):
     """1. The handshake fails for good before the trainer asks. 2. Its question has no way to go."""
 
-    def given_up(*arguments: Any) -> Any:
-        opened, handshakes = connecting(*arguments)
-        eventually(lambda: not opened.poll(0, zmq.POLLOUT))
-        return opened, handshakes
+    connect = zmq.Socket.connect
 
-    monkeypatch.setattr("headrace.connection.connection.connecting", given_up)
+    def given_up(opened: Any, address: str) -> Any:
+        connect(opened, address)
+        if address == locked.address:
+            eventually(lambda: not opened.poll(0, zmq.POLLOUT))
+
+    monkeypatch.setattr(zmq.Socket, "connect", given_up)
     with pytest.raises(headrace.NotAllowed, match="asks for keys, and this trainer has none"):
         headrace.connect(locked.address, timeout=PATIENCE_S)
+    with pytest.raises(headrace.NotAllowed, match="it asks for keys: give those of a trainer"):
+        ServerAt(locked.address).ask("status", PATIENCE_S)
 
 
 @pytest.mark.parametrize("keys", [None, "alice"])

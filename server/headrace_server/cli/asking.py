@@ -11,6 +11,7 @@ characters are escaped.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -87,7 +88,8 @@ class ServerAt:
                 self._keys.lock(socket)
             monitor = socket.get_monitor_socket(_EVENTS)
             socket.connect(self.address)
-            socket.send(FROM_TRAINER.encode(command))
+            with contextlib.suppress(zmq.Again):  # it was given up already: the monitor shows why
+                socket.send(FROM_TRAINER.encode(command), zmq.NOBLOCK)
             return self._answer(socket, monitor, Deadline(timeout_s), what, timeout_s)
         finally:
             context.destroy(linger=0)
@@ -122,6 +124,8 @@ class ServerAt:
             mismatch = event == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
             if event == _AUTH or mismatch or broken >= _BROKEN:
                 raise NotAllowed(self._not_let_in(event == _AUTH))
+        if broken:
+            raise NotAllowed(self._not_let_in(False))
         done = "" if what in ("status", "inspect") else ", and what was asked for may still be done"
         raise DeadlineExceeded(
             f"no server answers at {self.address}: no answer within {timeout_s:g} s{done}"
