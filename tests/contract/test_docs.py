@@ -178,7 +178,7 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
         "--health-cmd",
         "--no-healthcheck",
     }  # those are docker's, and systemctl's
-    known |= {"--standalone", "--nproc-per-node", "--nodes"}  # torchrun's and srun's
+    known |= {"--standalone", "--nproc-per-node", "--nodes", "--max-restarts"}  # torchrun's, srun's
     for path in DOCUMENTS:
         if path.name == "CHANGELOG.md":  # which also lists what is gone
             continue

@@ -19,6 +19,7 @@ import pytest
 import headrace_server as hs
 from tests.nursery import warm_run
 
+from .processes import Process
 from .serving import dataset_of, serving
 
 TRAINING = Path(__file__).with_name("training.py")
@@ -222,3 +223,36 @@ def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> Non
     again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     assert repr(again) == "<FeedDataset of 'tcp://127.0.0.1:1'>"
     again.close()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends() -> None:
+    """Each attempt is a run of its own: what the one before had not committed is dealt anew.
+
+    By default torchrun keeps its store, in which gloo then finds the addresses of dead ranks.
+    """
+    pipeline = hs.from_examples([{"i": k} for k in range(96)]).shuffle(seed=1).batch(4)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [str(Path(__file__).with_name("torch_rank.py"))]
+    with (
+        hs.run(pipeline, workers=2) as server,
+        Process(
+            *torchrun,
+            *["--max-restarts", "2"],
+            *script,
+            server.address,
+            warm=False,
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        ) as launched,
+    ):
+        assert launched.finish(240) == 0, launched.output()
+        stats = server.stats()["default"]
+    every, last = launched.events, [one for one in launched.events if one["attempt"] == 2]
+    assert {event["attempt"] for event in every} == {0, 1, 2}
+    # a rank that died may have committed one batch more or less than the other of a partition
+    left = stats["dropped"].get("incomplete_round", 0)
+    assert stats["rows"] + left == 96 and left <= 16
+    assert len({row for event in every for row in event["rows"]}) >= stats["rows"]
+    rounds = max(event["step"] for event in last) + 1
+    assert len(last) == 2 * rounds, "both ranks have all rounds of the last attempt"
+    assert len({row for event in last for row in event["rows"]}) == 8 * rounds
