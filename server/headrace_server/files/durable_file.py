@@ -99,9 +99,11 @@ def write_durably(file: Path, text: str) -> None:
     """Replace a small file so that after a power cut either the old or the new one is there."""
     part = file.with_name(file.name + ".part")
     with writing(file, len(text)):
-        part.write_text(text)
-        with opened(part) as written:
-            os.fsync(written)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(part, flags, 0o666), "w") as written:
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
         os.replace(part, file)
         sync_directory(file.parent)
 
@@ -139,12 +141,37 @@ def opened(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[i
         os.close(descriptor)
 
 
+def opened_within(path: Path, flags: int) -> int:
+    """Return a descriptor of a file, for its user alone if it is made here.
+
+    OSError where the file or its directory is a symbolic link, which could lead anywhere.
+    """
+    unfollowed = os.O_NOFOLLOW | os.O_CLOEXEC
+    directory = os.open(path.parent, os.O_DIRECTORY | unfollowed)
+    try:
+        return os.open(path.name, flags | unfollowed, 0o600, dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def refuse_links(directory: Path) -> None:
+    """Raise ServerError where a symbolic link lies anywhere in a directory."""
+    for place, directories, files in os.walk(directory):
+        for path in (Path(place, name) for name in (*directories, *files)):
+            if path.is_symlink():
+                raise ServerError(
+                    f"{path} is a symbolic link to {os.readlink(path)}: a server follows none in "
+                    f"{directory}, so that it writes nowhere else.  Put what it leads to in its "
+                    "place, or remove it"
+                )
+
+
 def held(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
     """Return a descriptor with the flock of a file; BlockingIOError where another process has it.
 
     The kernel frees it if the process dies.
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:

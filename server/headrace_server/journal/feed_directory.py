@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE
 
-from ..files.durable_file import read_json, write_durably, writing
+from ..files.durable_file import opened_within, read_json, write_durably, writing
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Plain, jsonable
 from ..process.config import FeedConfig
@@ -68,7 +68,7 @@ def own_partition(path: Path) -> int:
     another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
     """
     with writing(path.with_suffix(".lock")):
-        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = opened_within(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

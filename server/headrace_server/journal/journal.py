@@ -122,7 +122,7 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="headrace-journal", daemon=True)
 
     def _opened(self, begun: bool) -> JournalFile:
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             if begun:
                 raise ValueError("it is gone, and commits were stored in it")
             with JournalFile.new(self.path, self._owner) as file:

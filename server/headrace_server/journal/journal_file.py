@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files.durable_file import FULL, sync_directory
+from ..files.durable_file import FULL, opened_within, sync_directory
 from ..files.extras import require
 
 crc32c = require("google_crc32c", "server", "a server")
@@ -91,7 +91,7 @@ class JournalFile:
         with contextlib.suppress(FileNotFoundError):
             if not os.path.samefile(spare, path):  # else a crash came amid ``publish``
                 os.rename(spare, new)
-        file = cls(path, os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), owner)
+        file = cls(path, opened_within(new, os.O_RDWR | os.O_CREAT), owner)
         try:
             yield file
         except BaseException:
@@ -251,7 +251,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _opened(path: Path, durable: bool) -> int:
     """Open a file; a ``durable`` write returns when it is on the disk."""
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DSYNC if durable else 0))
+    return opened_within(path, os.O_RDWR | (os.O_DSYNC if durable else 0))
 
 
 def _header(data: Data) -> tuple[int, int, int, str]:

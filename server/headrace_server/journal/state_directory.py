@@ -14,6 +14,8 @@ snapshots/NAME/ID/            copies of all that, see snapshots.py
     prepare(feed, S), take_back(config, feed)
                                        ─► that of the next start, which goes on from snapshot S
 
+A symbolic link in the directory is refused at a start, and not followed later.
+
 The number of a start is its **term**; a token carries it in its upper bits.  A start that goes on
 from a snapshot gets a term beyond that of the snapshot, so no token is given out twice.  Terms also
 follow the clock, so the same holds for tokens that a state directory has forgotten because it was
@@ -33,7 +35,7 @@ from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share, next_term
 from headrace_proto.token import Token
 
-from ..files.durable_file import held, read_json, usable, write_durably, writing
+from ..files.durable_file import held, read_json, refuse_links, usable, write_durably, writing
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig, RunConfig
 from ..process.settings import KEEP_SNAPSHOTS
@@ -82,7 +84,7 @@ class StateDirectory:
         """Hold the directory; ServerError where another server holds it."""
         self._durability = durability
         self._allow_change = allow_change
-        self.path = Path(path).absolute()
+        self.path = Path(os.path.realpath(path))  # it may itself be a link
         self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
         self.count = 0  # number of all starts, this one included
         try:
@@ -99,6 +101,7 @@ class StateDirectory:
                 "state directory"
             ) from None
         try:
+            refuse_links(self.path)
             finish(self.path)
             self.shelf = Shelf(self.path, snapshots, keep, share, origin)
             self.shelf.check()

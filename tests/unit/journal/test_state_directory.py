@@ -12,9 +12,16 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import ServerError
+from headrace_server.files.durable_file import write_durably
 from headrace_server.files.manifest import DataFile
 from headrace_server.journal import feed_directory
-from headrace_server.journal.feed_directory import ConfigChanged, check_feed, partition_path
+from headrace_server.journal.feed_directory import (
+    ConfigChanged,
+    check_feed,
+    own_partition,
+    partition_path,
+)
+from headrace_server.journal.journal import Journal
 from headrace_server.journal.state_directory import StateDirectory
 from headrace_server.process.config import FeedConfig
 from tests.nursery import WarmPopen, environment
@@ -64,6 +71,48 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
         text=True,
         env=environment(),
     )
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["feeds/speech", "feeds/speech/0.journal", "feeds/speech/0.lock", "snapshots/speech", "index"],
+)
+def test_a_link_in_the_directory_is_refused_and_nothing_is_written_where_it_leads(
+    place: str, tmp_path: Path
+):
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "state" / place
+    elsewhere.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere / "file" if link.suffix else elsewhere)
+    with pytest.raises(ServerError, match=f"{place} is a symbolic link to .*elsewhere"):
+        StateDirectory(tmp_path / "state")
+    link.unlink()
+    (tmp_path / "linked").symlink_to(tmp_path / "state")  # the directory itself may be one
+    opened = StateDirectory(tmp_path / "linked")
+    check_feed(opened.path, feed())
+    opened.close()
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_link_that_came_later_is_not_followed(directory: StateDirectory, tmp_path: Path):
+    check_feed(directory.path, feed())
+    path = partition_path(directory.path, "speech", 0)
+    (tmp_path / "elsewhere").mkdir()
+    for link in (path, path.with_suffix(".lock"), path.with_name("feed.json.part")):
+        link.symlink_to(tmp_path / "elsewhere" / "file")
+    for write in (
+        lambda: own_partition(path),
+        lambda: Journal(path, "power", begun=True),
+        lambda: write_durably(path.with_name("feed.json"), "x"),
+    ):
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            write()
+    path.parent.rename(directory.path / "feeds" / "other")
+    path.parent.symlink_to(tmp_path / "elsewhere")
+    for write in (lambda: own_partition(path), lambda: Journal(path, "power")):
+        with pytest.raises(OSError, match="Not a directory"):
+            write()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 # The term
