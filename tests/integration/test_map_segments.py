@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,37 @@ def test_the_frames_of_a_segment_alone_are_decoded(tmp_path: Path) -> None:
         assert [image[0][0] for image in sequences["images"]] == want
     # one more for each partition, whose schema the first segment shows
     assert calls.read_text().split() == ["3"] * (12 + 2)
+
+
+def test_trainers_are_answered_while_a_batch_is_prepared_for_which_none_has_asked(
+    tmp_path: Path,
+) -> None:
+    """1. A trainer has its first batch: three calls, with the one that shows the schema.
+    2. The fourth call, for the next batch, waits for the gate.
+    3. The worker lets a trainer of another feed in, which gets batches that are made.
+    4. The gate is opened, and the first one trains to the end.
+    """
+    calls, gate = tmp_path / "calls", tmp_path / "gate"
+    calls.touch()
+
+    def gated(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        with calls.open("a") as file:
+            file.write("c")
+        while calls.stat().st_size > 3 and not gate.exists():
+            time.sleep(0.01)
+        return {"n": np.int64(int(sequences["frames"][0]))}
+
+    plain = hs.from_examples([{"i": i} for i in range(9)]).batch(3)
+    feeds = {"slow": in_segments(clips(6)).map_segments(gated), "plain": plain}
+    with hs.run(feeds) as server, connect(server, feed="slow", prefetch=0) as slow:
+        batch = next(slow)
+        eventually(lambda: calls.stat().st_size == 4)
+        with connect(server, feed="plain") as other:
+            assert next(other)["i"].tolist() == [0, 1, 2]
+        assert calls.stat().st_size == 4
+        gate.touch()
+        batch.save_state("h", batch.state("h"))
+        assert len(train(slow)) == 18 - 2
 
 
 def failing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:

@@ -1184,6 +1184,18 @@ class Desk:
                 heappush(self._behind, (one.next_turn(0), partition))
         else:
             self._answer_made(work, *work.wanted, made)
+        self._catch_up(partition)
+
+    def begin_ahead(self, partition: int) -> None:
+        """Note that a partition writes a batch ahead, without the lock; ``end_ahead`` follows."""
+        self._begin(Work(partition, ANYONE, FOREVER, None))
+
+    def end_ahead(self, partition: int) -> None:
+        """Take what has waited for a partition that wrote a batch ahead."""
+        self._busy = None
+        self._catch_up(partition)
+
+    def _catch_up(self, partition: int) -> None:
         while (deferred := self._deferred or self._deferred_sessions) and self._busy is None:
             call, arguments = deferred.popleft()
             call(*arguments)
@@ -1261,6 +1273,11 @@ class Desk:
     def wanted(self) -> bool:
         """Whether requests are to be looked at."""
         return bool(self._todo)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether requests, or calls that concern the partition at work, wait for its end."""
+        return bool(self._todo or self._deferred or self._deferred_sessions)
 
     @property
     def starved(self) -> bool:

@@ -234,6 +234,7 @@ class SegmentBlock:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         if self.columns is None:
             self.fill_examples(block)
+        self.fill_results()
         for name in self._layout.extra:
             column = self.extra[name]
             if isinstance(column, tuple):
@@ -246,7 +247,7 @@ class SegmentBlock:
                 self.columns[name][...] = column
 
     def fill_examples(self, block: np.ndarray) -> None:
-        """Write all but numeric states, so that ``fill`` has only these left to write."""
+        """Write all but numeric states and the results of a function of segments."""
         batch, layout, places = self.batch, self._layout, self._places
         geometry, cut = layout.geometry, layout.geometry.cut
         self.columns = columns = places.columns(block)
@@ -274,6 +275,17 @@ class SegmentBlock:
                 write_sequence(block, offset, self.rows, geometry.width, source, pieces)
         if layout.padded:
             self._fill_padding(totals, own)
+
+    @property
+    def lacks_results(self) -> bool:
+        return bool(self._results)
+
+    def fill_results(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Call the function of segments and write its results, one after the other.
+
+        It goes on from the last one, at least by one, and until ``goes_on`` returns False.
+        """
+        batch, layout, columns = self.batch, self._layout, self.columns
         for row, result in self._results:
             at = row if self._in_order else batch.lanes[row]
             for name in LENGTHS[1:] if result is None else ():
@@ -281,6 +293,8 @@ class SegmentBlock:
                     columns[name][at] = 0
             for name, made in layout.made:
                 columns[name][at] = 0 if result is None else result[made]
+            if not goes_on():
+                return
         self._results = ()
 
     def _by_example(self, name: str) -> np.ndarray:

@@ -4,6 +4,7 @@
 
 It is called while a batch is written, segment by segment, so beside the block no more than one
 result is in memory (of a batch where results have strings, whose sizes decide where columns lie).
+While it prepares a batch for which no trainer has asked, it ends after any segment once one asks.
 The same segment gives the same result in every batch and process.
 
 A segment whose call fails is a bad example.  Where these are skipped its row stays in the batch,
@@ -80,6 +81,7 @@ class SegmentMap:
 
     def results(self, batch: Spans, offers: Mapping[int, Offer]) -> Iterator[tuple[int, Result]]:
         """Yield the result of each row of a batch, with its number; report bad ones."""
+        offers = {chunk: offers[chunk] for chunk in batch.of_chunks()}  # which may go meanwhile
         return self._called(batch, offers, self._fitted, self._report)
 
     def _called(
@@ -92,13 +94,13 @@ class SegmentMap:
         bad, function = self._intake.bad, self._function
         windows = self._shown(batch, offers)
         places = batch.chunks.tolist(), batch.rows.tolist(), self._cut.before(batch.first).tolist()
-        bad.enters(function.name)
         for i, (chunk, row, segment) in enumerate(zip(*places, strict=True)):
             offer = offers[chunk]
             where = (
                 f"{offer.origin.describe(row)}, key {offer.keys[row]!r:.200}, segment {segment} of "
                 f"{offer.numbers[0, row]}"
             )
+            bad.enters(function.name)
             bad.progress()
             bad.hand.reading(offer.ordinals[row : row + 1], offer.epoch, where)
             given: list[object] = [{n: v[i] for n, v in part.items()} for part in windows]

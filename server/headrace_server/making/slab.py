@@ -151,6 +151,10 @@ class Slab:
             return None
         return block
 
+    def lends(self, block: Block) -> bool:
+        """Return whether a block is lent and was not taken back."""
+        return id(block) in self._lent
+
     def use(self, block: Block) -> bool:
         """Put a lent block to use for good; False if it was taken back."""
         if self._lent.pop(id(block), None) is None:

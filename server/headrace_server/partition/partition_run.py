@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -257,6 +257,15 @@ class Run(ABC):
         It uses idle time: it changes when work is done, not its result.
         """
         return not self._unplaced
+
+    @property
+    def calls_ahead(self) -> bool:
+        """Whether a function of the user's is to be called for the batch that is written ahead."""
+        return False
+
+    def call_ahead(self, goes_on: Callable[[], bool]) -> None:
+        """Call it, row by row, until ``goes_on`` returns False."""
+        return
 
     def _read(self, read: Read, wait: bool = True) -> bool:
         """Read, without ``wait`` only what is there; return False where nothing is."""

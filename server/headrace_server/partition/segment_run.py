@@ -19,7 +19,7 @@ builds its change later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgpack
 import numpy as np
@@ -74,10 +74,12 @@ class Preparing:
     def __init__(self, slab: Slab, run: SegmentRun) -> None:
         self._slab = slab
         self._run = run
-        # States with strings decide where columns lie in the block, so they must be known.
+        # Strings decide where columns lie in the block: those of states and results must be known.
         cutting = run.cutting
         texts = any(state.field.dtype == BYTES for state in cutting.states)
-        self._possible = cutting.at_trainer or not texts
+        made = run.schema if cutting.map is not None else {}
+        texts_made = any(f.dtype == BYTES for n, f in made.items() if n.startswith("sequences:"))
+        self._possible = (cutting.at_trainer or not texts) and not texts_made
         self._ready: tuple[SegmentBlock, Block] | None = None
         self._wrong = 0  # number of wrong guesses in a row
         self._pause = 0  # number of batches without a guess
@@ -92,20 +94,30 @@ class Preparing:
             return False
         if run.cutting.at_trainer and np.count_nonzero(batch.first[batch.starts]):
             return False  # they start from states that may still be flushed
-        block = None
-        try:
-            written = run._written(batch)
-            block = self._slab.lend(written.nbytes)
-            if block is None:
-                return False
-            written.fill_examples(self._slab.memory(block))
-        except DataError:  # of a function: it is raised again when the batch is wanted
-            if block is not None:
-                self._slab.give_back(block)
-            self._pause = 1
+        written = run._written(batch)
+        block = self._slab.lend(written.nbytes)
+        if block is None:
             return False
+        written.fill_examples(self._slab.memory(block))
         self._ready = written, block
         return True
+
+    @property
+    def lacks_results(self) -> bool:
+        return self._ready is not None and self._ready[0].lacks_results
+
+    def call(self, goes_on: Callable[[], bool]) -> None:
+        """Call the function for segments of the prepared batch."""
+        assert self._ready is not None
+        written, block = self._ready
+        if not self._slab.lends(block):  # it was taken back
+            self._ready = None
+            return
+        try:
+            written.fill_results(goes_on)
+        except DataError:  # it is raised again when the batch is wanted
+            self._slab.give_back(block)
+            self._ready, self._pause = None, 1
 
     def take(self, batch: Spans) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.
@@ -274,6 +286,13 @@ class SegmentRun(Run):
 
     def prepare(self) -> bool:
         return super().prepare() and self._preparing.prepare()
+
+    @property
+    def calls_ahead(self) -> bool:
+        return self._preparing.lacks_results
+
+    def call_ahead(self, goes_on: Callable[[], bool]) -> None:
+        self._preparing.call(goes_on)
 
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         """Return the batch sizes that an order asks for; ValueError where they can not be."""

@@ -246,6 +246,11 @@ class Owner:
         poll = self._poller.poll
         if events := poll(0) or self._partitions.prepare(poll):
             return events
+        if (part := self._partitions.begin_call()) is not None:
+            self._step(self._partitions.call, part, lambda: bool(self._switchboard.deferred))
+            self._partitions.called(part)
+            self._catch_up()
+            return poll(0)
         if self._partitions.stores.ripe:
             self._store(whole=False)
             return poll(0)

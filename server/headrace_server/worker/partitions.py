@@ -319,11 +319,39 @@ class Partitions:
         """Write next batches ahead until ``poll`` returns events; return these, or None."""
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
-                if part.run.calls:
-                    self._diary.begin(feed.name, part.number)
                 if part.run.prepare() and (events := poll(0)):
                     return events  # other partitions can prepare later
         return None
+
+    def begin_call(self) -> Part | None:
+        """Return a partition whose prepared batch wants a function of the user's called.
+
+        ``call`` may take long, as ``make`` does, and ``called`` follows.
+        """
+        for feed in self.feeds.values():
+            for part in feed.partitions.values() if feed.serves else ():
+                if part.run.calls_ahead:
+                    feed.desk.begin_ahead(part.number)
+                    return part
+        return None
+
+    def call(self, part: Part, awaited: Callable[[], bool]) -> None:
+        """Call the function until it, or what trainers have asked for, is ``awaited``."""
+        self._at_work, self.stores.busy = part.feed, part
+        feeds = [feed for feed in self.feeds.values() if feed.serves]
+        try:
+            with Step(self._diary, part):
+                part.run.call_ahead(
+                    lambda: not (awaited() or any(feed.desk.awaited for feed in feeds))
+                )
+        except Exception as error:
+            self.fail(part, error)
+
+    def called(self, part: Part) -> None:
+        """Give the partition back to its desk."""
+        self._at_work = self.stores.busy = None
+        if part.feed.failure is None:
+            part.feed.desk.end_ahead(part.number)
 
     def rest(self, poll: Poll, at_most_s: float) -> Events:
         """Wait by ``poll`` and record the reason; return the result of ``poll``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,3 +42,39 @@ def test_the_room_of_a_batch_that_was_prepared_and_not_wanted_is_free_again(tmp_
     player.order("batch_size", [3])
     player.save(first, same_states(first))
     assert len(player.take()) == 3 and not player.slab._lent and not player.slab.used_bytes
+
+
+CALLS: list[int] = []
+
+
+def noted(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    CALLS.append(int(sequences["x"][0]))
+    return {"y": sequences["x"] * 2}
+
+
+def test_the_calls_of_a_prepared_batch_end_where_a_trainer_asks_and_go_on_from_there(
+    tmp_path: Path,
+):
+    """No segment is called for twice, whether the batch is made at once or by and by."""
+    examples = [{"k": i, "x": np.arange(10 * i, 10 * i + 6)} for i in range(9)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        "k", ["x"], [], None, {"s": hs.zeros((3,))}, num_unroll=2, batch_size=3
+    )
+    player = Player(pipeline.map_segments(noted), tmp_path)
+    first = player.take()
+    CALLS.clear()
+    assert player.feed.prepare() and player.feed.calls_ahead and not CALLS
+    player.feed.call_ahead(lambda: False)
+    assert CALLS == [2]
+    player.feed.call_ahead(lambda: len(CALLS) < 2)
+    assert CALLS == [2, 12] and player.feed.calls_ahead
+    player.save(first, same_states(first))
+    second = player.take()
+    assert CALLS == [2, 12, 22] and not player.feed.calls_ahead
+    assert second["sequences:y"].tolist() == [[4, 6], [24, 26], [44, 46]]
+    assert player.feed.prepare()
+    player.feed.call_ahead(lambda: True)
+    assert CALLS[3:] == [4, 14, 24] and not player.feed.calls_ahead
+    player.save(second, same_states(second))
+    assert player.take()["sequences:y"].tolist() == [[8, 10], [28, 30], [48, 50]]
+    assert CALLS[6:] == []
