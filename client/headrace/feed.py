@@ -31,8 +31,9 @@ from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 from .batches.batch import Batch, BatchInHand, RaggedBatch, columns_of
-from .batches.saving import Saving, TakenBatches
+from .batches.saving import Saving
 from .batches.segments import SegmentBatch
+from .batches.taken import TakenBatches
 from .connection.batch_memory import BatchGone, Blocks
 from .connection.link import Link, opened
 from .framework import Framework

@@ -29,8 +29,8 @@ from headrace_proto.schema import OFFSETS, RESERVED, Field
 from headrace_proto.segment_layout import GROUPS
 
 from .batches.batch import Batch
-from .batches.saving import DatasetRun
 from .batches.segments import FLAGS, SEGMENT_FACTS, SegmentBatch
+from .batches.taken import DatasetRun
 from .feed import Feed
 
 

@@ -200,7 +200,7 @@ def test_a_program_that_breaks_every_connection_off_is_told_as_such(
     locked: Locked, keys: str | None, says: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     """1. It ends every connection, with or without a word. 2. A shorter timeout names it too."""
-    monkeypatch.setattr("headrace.connection.connection._PATIENCE_S", 1.5)
+    monkeypatch.setattr("headrace.connection.handshakes._PATIENCE_S", 1.5)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
