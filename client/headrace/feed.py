@@ -33,7 +33,7 @@ from headrace_proto.token import Token
 from .batches.batch import Batch, BatchInHand, RaggedBatch, columns_of
 from .batches.saving import Saving
 from .batches.segments import SegmentBatch
-from .batches.taken import TakenBatches
+from .batches.taken import DatasetRun, TakenBatches
 from .connection.batch_memory import BatchGone, Blocks
 from .connection.link import Link, opened
 from .framework import Framework
@@ -565,13 +565,90 @@ class Feed:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._leave(commit=kind is None)
 
-    # Inside
+    # For the adapters of frameworks and the log: they use these, and nothing else of the inside
+
+    @property
+    def _by_name(self) -> bool:
+        """Whether batches are committed by name, so not by states or by asking for the next."""
+        return self._hands.explicit
+
+    @property
+    def _of_segments(self) -> bool:
+        """Whether batches are of segments."""
+        return self._segments is not None
+
+    @property
+    def _states_are_saved(self) -> bool:
+        """Whether it has states, and those of all batches in hand are saved."""
+        hands = self._hands
+        return isinstance(hands, Saving) and not hands.unsaved
+
+    def _commit_trained(self, batch: Any) -> None:
+        """Commit a batch, or all with None, without waiting for the answer."""
+        if batch is None:
+            self._hands.in_hand()
+        else:
+            self._hands.commit(batch, self)
+        self._link.exchange()
 
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._hands.oldest(number)
         self._link.exchange()
+
+    def _begin_run(self, run: DatasetRun) -> Iterator[Any]:
+        """Begin an iteration over a dataset where others stopped; return its batches."""
+        self._hands.begin_run(run)
+        return iter(self)
+
+    def _next_of(self, run: DatasetRun, batches: Iterator[Any]) -> Any:
+        """Return the next batch of an iteration over a dataset.
+
+        StopIteration where it has ended, or begins anew.
+        """
+        self._link.check_usable()
+        hands = self._hands  # a rewind of the feed replaces them
+        if not hands.knows(run):
+            raise StopIteration
+        try:
+            batch = next(batches)
+        except StopIteration:
+            run.ended = True
+            raise
+        hands.fetched(run, batch.token)
+        return batch
+
+    def _readings(self) -> tuple[float, float, int]:
+        """Return the time, how long the trainer has waited, and the batches it has not taken."""
+        link = self._link
+        with link.lock:
+            now = link.clock()
+            queue = sum(not held.taken for held in link.member.trainer.hands.values())
+            return now, link.member.meter.totals(now)[0], queue
+
+    def _width(self, batch: Any) -> int:
+        """Return the number of steps that the rows of a batch are padded to; 0: not known."""
+        if self._segments is not None:
+            return self._segments.num_unroll
+        return max(
+            (
+                batch._slots[name].shape[1]
+                for name, field in self.schema.items()
+                if len(field.shape) > 1 and field.shape[1] is None and not field.ragged
+            ),
+            default=0,
+        )
+
+    def _numbers(self) -> dict[str, float]:
+        """Return the numbers of the log since the last call; none where the feed logs itself."""
+        from .feed_log import FeedLog
+
+        if self._log is None:
+            self._log = FeedLog(self, None)
+        return self._log.numbers() if self._log.asked else {}
+
+    # Inside
 
     def _leave(self, commit: bool) -> None:
         link, hands = self._link, self._hands

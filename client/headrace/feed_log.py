@@ -10,69 +10,57 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace_proto.layout import array_at
 
-if TYPE_CHECKING:
-    from .feed import Feed
-
 Numbers = dict[str, float]
+
+
+class Logged(Protocol):
+    """The feed, as its log sees it."""
+
+    def _readings(self) -> tuple[float, float, int]:
+        """Return the time, how long the trainer has waited, and the batches it has not taken."""
+
+    def _width(self, batch: Any) -> int:
+        """Return the number of steps that the rows of a batch are padded to; 0: not known."""
 
 
 class FeedLog:
     """Numbers of the batches since it was last asked."""
 
     def __init__(
-        self, feed: Feed, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
+        self, feed: Logged, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
     ) -> None:
         """``send`` takes the numbers and how many batches there were; None: an adapter asks."""
-        self._feed: Feed = weakref.proxy(feed)  # the feed has this log: a cycle would keep it open
+        # weak: the feed has this log, and a cycle would keep it open
+        self._feed: Logged = weakref.proxy(feed)
         self._send, self._every_s = send, every_s
         self.asked = send is None
         self._batches = 0
-        self._begin(*self._read()[:2])
+        self._begin(*feed._readings()[:2])
 
     def _begin(self, now: float, waited_s: float) -> None:
         self._since, self._waited_s = now, waited_s
         self._rows = self._steps = self._padded = 0
 
-    def _read(self) -> tuple[float, float, int]:
-        """Return the time, how long the trainer has waited, and the batches it has not taken."""
-        link = self._feed._link
-        with link.lock:
-            now = link.clock()
-            queue = sum(not held.taken for held in link.member.trainer.hands.values())
-            return now, link.member.meter.totals(now)[0], queue
-
     def took(self, batch: Any) -> None:
         """Count a batch, and send the numbers if it is time."""
         self._batches += 1
         self._rows += batch.rows
-        if (slot := batch._slots.get("@length")) is not None and (width := self._width(batch)):
+        slot = batch._slots.get("@length")
+        if slot is not None and (width := self._feed._width(batch)):
             self._padded += batch.rows * width
             self._steps += int(array_at(batch._block, slot).sum())
-        if self._send is not None and self._feed._link.clock() - self._since >= self._every_s:
+        if self._send is not None and self._feed._readings()[0] - self._since >= self._every_s:
             self._send(self.numbers(), self._batches)
-
-    def _width(self, batch: Any) -> int:
-        """Return the number of steps that the rows of a batch are padded to; 0: not known."""
-        if self._feed._segments is not None:
-            return self._feed._segments.num_unroll
-        return max(
-            (
-                batch._slots[name].shape[1]
-                for name, field in self._feed.schema.items()
-                if len(field.shape) > 1 and field.shape[1] is None and not field.ragged
-            ),
-            default=0,
-        )
 
     def numbers(self) -> Numbers:
         """Return the numbers since the last call; empty where there was no batch."""
         if not self._rows:
             return {}
-        now, total_s, queue = self._read()
+        now, total_s, queue = self._feed._readings()
         seconds = max(now - self._since, 1e-9)
         waited_s = max(total_s - self._waited_s, 0.0)  # a feed that was taken back counts anew
         found = {
@@ -85,13 +73,6 @@ class FeedLog:
             found["feed/padding"] = 1 - self._steps / self._padded
         self._begin(now, total_s)
         return found
-
-
-def numbers_of(feed: Feed) -> Numbers:
-    """Return the numbers since the last call, for an adapter; none where the feed logs itself."""
-    if feed._log is None:
-        feed._log = FeedLog(feed, None)
-    return feed._log.numbers() if feed._log.asked else {}
 
 
 def sender(logger: Any) -> Callable[[Numbers, int], object]:

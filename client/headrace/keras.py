@@ -40,7 +40,6 @@ except ImportError as error:
     raise ImportError("headrace.keras needs TensorFlow: pip install tensorflow") from error
 
 from .feed import Feed
-from .feed_log import numbers_of
 
 __all__ = ["CommitTrained", "LogFeed", "StatefulModel", "batches"]
 
@@ -232,7 +231,7 @@ class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(
                 f"CommitTrained: batches of the feed {feed.name!r} are committed by their states"
             )
-        if not feed._hands.explicit:
+        if not feed._by_name:
             raise ValueError(
                 f"CommitTrained: the feed {feed.name!r} commits a batch when the next one is asked "
                 'for; connect with commit="explicit"'
@@ -258,8 +257,8 @@ class LogFeed(keras.callbacks.Callback):  # type: ignore[misc]
         self._feed = feed
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        numbers_of(self._feed)
+        self._feed._numbers()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs.update(numbers_of(self._feed))
+            logs.update(self._feed._numbers())

@@ -22,8 +22,6 @@ try:
 except ImportError as error:
     raise ImportError("headrace.lightning needs Lightning: pip install lightning") from error
 
-from .batches.saving import Saving
-from .feed_log import numbers_of
 from .torch import FeedDataset
 
 __all__ = ["FeedDataModule"]
@@ -152,8 +150,7 @@ class _Loader:
 
     def states_are_saved(self) -> bool:
         """Return whether the next batch of segments can be asked for."""
-        hands = self.dataset.feed._hands
-        return isinstance(hands, Saving) and not hands.unsaved
+        return self.dataset.feed._states_are_saved
 
     def finish(self) -> None:
         """Commit the batch in hand."""
@@ -202,7 +199,7 @@ class _Steps(Callback):  # type: ignore[misc]
         loader.finish()
         step = trainer.global_step
         if trainer.loggers and step % trainer.log_every_n_steps == 0:
-            numbers = numbers_of(loader.dataset.feed)
+            numbers = loader.dataset.feed._numbers()
             for logger in trainer.loggers if numbers else ():
                 logger.log_metrics(numbers, step)
 

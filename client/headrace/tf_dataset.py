@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -31,13 +31,37 @@ from headrace_proto.segment_layout import GROUPS
 from .batches.batch import Batch
 from .batches.segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 from .batches.taken import DatasetRun
-from .feed import Feed
+
+
+class Source(Protocol):
+    """The feed, as its datasets see it."""
+
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+    @property
+    def facts(self) -> Mapping[str, Field]: ...
+
+    _layout: dict[str, Field]  # of a batch in memory
+
+    @property
+    def _by_name(self) -> bool:
+        """Whether batches are committed by name."""
+
+    @property
+    def _of_segments(self) -> bool:
+        """Whether its batches are of segments."""
+
+    def _begin_run(self, run: DatasetRun) -> Iterator[Any]:
+        """Begin an iteration where others stopped; return its batches."""
+
+    def _next_of(self, run: DatasetRun, batches: Iterator[Any]) -> Any:
+        """Return the next batch of an iteration."""
 
 
 class Runs:
     """The iterations over one dataset of a feed, from threads of TensorFlow."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Source) -> None:
         self._feed = feed
         self._runs: dict[int, tuple[DatasetRun, Iterator[Any]]] = {}
         self._numbers = itertools.count()
@@ -47,8 +71,7 @@ class Runs:
         run, number = DatasetRun(), next(self._numbers)
         try:
             while not run.ended:
-                self._feed._hands.begin_run(run)
-                self._runs[number] = run, iter(self._feed)
+                self._runs[number] = run, self._feed._begin_run(run)
                 yield number
         finally:
             self._runs.pop(number, None)
@@ -56,18 +79,7 @@ class Runs:
 
     def next_batch(self, number: int) -> Any:
         """Return the next batch; StopIteration where the iteration has ended, or begins anew."""
-        run, batches = self._runs[number]
-        self._feed._link.check_usable()
-        commits = self._feed._hands  # a rewind of the feed replaces them
-        if not commits.knows(run):
-            raise StopIteration
-        try:
-            batch = next(batches)
-        except StopIteration:
-            run.ended = True
-            raise
-        commits.fetched(run, batch.token)
-        return batch
+        return self._feed._next_of(*self._runs[number])
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of an iteration."""
@@ -80,14 +92,13 @@ class Runs:
                 yield batch
 
 
-def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
+def dataset(feed: Source, facts: Sequence[str], tokens: bool = False) -> Any:
     """Return a ``tf.data.Dataset`` of the rest of a feed.
 
     It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but converts
     tensors to arrays first.
     """
-    segments = feed._segments is not None
-    form = _of_segments(feed) if segments else _of_rows(feed, facts, tokens)
+    form = _of_segments(feed) if feed._of_segments else _of_rows(feed, facts, tokens)
     spec, arrays = form.spec, form.arrays
     dtypes = [one.dtype for one in tf.nest.flatten(spec)]
     iterations = Runs(feed)
@@ -110,7 +121,7 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     options = tf.data.Options()
     # Else TensorFlow would prefetch batches, which commits the ones before, or blocks sequences
     # whose states are saved later.
-    ahead = feed._hands.explicit
+    ahead = feed._by_name
     options.experimental_optimization.inject_prefetch = ahead
     options.experimental_optimization.map_parallelization = ahead
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
@@ -122,7 +133,9 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
 class _FeedDataset(tf.data.Dataset):  # type: ignore[misc]
     """A dataset in a graph, over which Python iterates without it."""
 
-    def __init__(self, graph: Any, feed: Feed, element: Callable[[Batch], dict[str, Any]]) -> None:
+    def __init__(
+        self, graph: Any, feed: Source, element: Callable[[Batch], dict[str, Any]]
+    ) -> None:
         self._in_graph, self._feed, self._element = graph, feed, element
         super().__init__(tf.data.experimental.to_variant(graph))
 
@@ -220,7 +233,7 @@ def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:
     }
 
 
-def _of_rows(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
+def _of_rows(feed: Source, facts: Sequence[str], tokens: bool) -> Elements:
     flat = [*feed.schema]
     layout = feed._layout
     offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
@@ -242,7 +255,7 @@ def _of_rows(feed: Feed, facts: Sequence[str], tokens: bool) -> Elements:
     return Elements(spec, arrays, tensors, bool(offsets))
 
 
-def _of_segments(feed: Feed) -> Elements:
+def _of_segments(feed: Source) -> Elements:
     layout = feed.facts
     rows = layout["length"].shape[0]
     facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}

@@ -174,13 +174,14 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
 
         ValueError where the options ask for another way.
         """
+        given = "commit" in self._options
         commit = self._options.setdefault("commit", "explicit")
         if commit != "explicit":
             raise ValueError(
                 f"commit={commit!r}: this loop fetches ahead of training, and asking for a batch "
                 'would commit one that is not trained; leave it out, or give "explicit"'
             )
-        if self._feed is not None and not self._feed._link.member.explicit:
+        if self._feed is not None and not given:
             self.close()
 
     def trained(self, batch: Any = None) -> None:
@@ -191,11 +192,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         """
         feed = self.feed
         if not feed.states:
-            if batch is None:
-                feed._hands.in_hand()
-            else:
-                feed._hands.commit(batch, feed)
-            feed._link.exchange()
+            feed._commit_trained(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the batch in hand, as ``feed.snapshot()`` does.
@@ -206,7 +203,7 @@ class FeedDataset(IterableDataset):  # type: ignore[misc]
         feed = self.feed
         if _processes() == 1:
             return feed.snapshot()
-        if feed._hands.explicit:
+        if feed._by_name:
             feed.commit([])
         else:
             feed.commit()

@@ -25,7 +25,6 @@ except ImportError as error:
     ) from error
 
 from .batches.segments import SegmentBatch
-from .feed_log import numbers_of
 from .torch import FeedDataset
 
 __all__ = ["FeedTrainer"]
@@ -77,7 +76,7 @@ class FeedTrainer(Trainer):  # type: ignore[misc]
     def log(self, logs: dict[str, float], *more: Any, **options: Any) -> None:
         """Log what ``feed.log_to`` logs beside the loss."""
         if isinstance(self.train_dataset, FeedDataset) and "loss" in logs:
-            logs = {**logs, **numbers_of(self.train_dataset.feed)}
+            logs = {**logs, **self.train_dataset.feed._numbers()}
         super().log(logs, *more, **options)
 
     def _save_checkpoint(self, *arguments: Any) -> None:
@@ -142,7 +141,7 @@ class FeedPosition(TrainerCallback, ExportableState):  # type: ignore[misc]
         token = known.get("attributes", {}).get("token")
         if token is not None:
             train_dataloader.feed_dataset.load_state_dict(token)
-        numbers_of(train_dataloader.feed_dataset.feed)  # counted from here on
+        train_dataloader.feed_dataset.feed._numbers()  # counted from here on
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **others: Any

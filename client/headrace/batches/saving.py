@@ -40,7 +40,8 @@ from ..connection.state_block import BlockMaker, Upload, host, presented, string
 from ..framework import Framework
 from ..machine.requests import flush_states
 from ..machine.trainer import Held
-from .segments import BY_STATES, LaneStates, SegmentBatch, continued, is_tracing
+from .lane_states import LaneStates, continued
+from .segments import BY_STATES, SegmentBatch, is_tracing
 from .taken import TakenBatches, of_replicas
 
 _LOST = (

@@ -23,14 +23,11 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.errors import ProtocolError, near
-from headrace_proto.record import record
+from headrace_proto.errors import near
 from headrace_proto.schema import FACTS, RESERVED, Field
-from headrace_proto.segment_layout import SegmentLayout
+from headrace_proto.segment_layout import STARTS, SegmentLayout
 
-from ..connection.state_block import strings_of, unknown_state
-from ..framework import NUMPY
+from ..connection.state_block import unknown_state
 from .batch import BatchInHand
 
 #: The reason why a batch with states has no commit of its own.
@@ -288,16 +285,24 @@ class SegmentBatch(BatchInHand):
         return element
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return the layout that all batches of the feed share, and the arrays of this batch."""
-        from .traced import flattened
+        """Return the layout that all batches of the feed share, then token and columns of this one.
 
-        return flattened(self)
+        A function is traced again for another feed.  The layout does not keep the feed alive:
+        functions that were traced with it live longer.
+        """
+        framework = self._framework.name
+        if framework not in ("tf", "numpy"):
+            raise TypeError(
+                f"a batch of a feed with framework={framework!r} is no argument of a tf.function: "
+                'connect with framework="tf"'
+            )
+        names = _columns_of(self._layout)
+        columns = (self.lane if name == "@lane" else self._column(name) for name in names)
+        return self._layout, (np.array(self.token, np.int64), *columns)
 
     @classmethod
     def __tf_unflatten__(cls, metadata: Any, components: tuple[Any, ...]) -> Any:
         """Return the batch that a traced function gets."""
-        from .traced import TracedBatch
-
         return TracedBatch(metadata, components)
 
     # Inside
@@ -374,6 +379,60 @@ class SegmentBatch(BatchInHand):
         )
 
 
+def _columns_of(layout: SegmentLayout) -> list[str]:
+    return [name for name in layout.schema if name not in STARTS]
+
+
+class TracedBatch(SegmentBatch):
+    """A batch inside a ``tf.function``: tensors in place of arrays, else as ``SegmentBatch``."""
+
+    def __init__(self, layout: SegmentLayout, components: tuple[Any, ...]) -> None:
+        self._layout = layout
+        self.token, *columns = components
+        self._cache = self._slots = dict(zip(_columns_of(layout), columns, strict=True))
+
+    def save_state(self, name: str, value: Any) -> Any:
+        if not isinstance(name, str):
+            raise unknown_state(name, self._layout.states)
+        from .traced import save_op
+
+        return save_op(self._layout, self.token, {name: value}, self._cache["@key"].shape[:1])
+
+    def array(self, name: str) -> np.ndarray:
+        raise TypeError(
+            "inside a tf.function a batch has no arrays: use its tensors (batch.sequences, "
+            "batch.context, batch.state(name), batch.length …)"
+        )
+
+    def _changed(self, change: Any) -> Self:
+        raise TypeError("inside a tf.function a batch stays where it is: move its tensors")
+
+    def _strings(self, name: str) -> Any:
+        from .traced import keys, next_keys
+
+        made = next_keys if name == "next_key" else keys
+        return made(self.original_key, self.sequence, self.sequence_count)
+
+    def _derived(self, name: str) -> Any:
+        return self._cache["@lane"] if name == "lane" else self._flags(name, self._column)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "rows":
+            from .traced import rows_of
+
+            return rows_of(self._cache["@key"])
+        raise AttributeError(
+            f"batch.{name}: a batch inside a tf.function has its rows' tensors and no more"
+        )
+
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._layout, (self.token, *(self._cache[n] for n in _columns_of(self._layout)))
+
+    def __repr__(self) -> str:
+        groups = (f"{name}: {value.shape}" for name, value in self._cache.items())
+        return f"<TracedBatch {'; '.join(groups)}>"
+
+
 class Columns(Mapping[str, Any]):
     """The sequences, or the context, of a batch by name."""
 
@@ -402,71 +461,6 @@ class Columns(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<{self._group} of {self._batch!r}>"
-
-
-@record
-class LaneStates:
-    """The states of a partition's lanes after the last saved batch.
-
-    Each is the object that was saved, on its device, so the trainer must not write to it
-    afterwards; a ``tf.Variable`` is read first, since training writes to it.
-    """
-
-    token: int
-    lanes: np.ndarray
-    goes_on: np.ndarray  # whether the example at the end of each row does, and may be flushed
-    states: Mapping[str, Any]
-
-
-def continued(
-    batch: SegmentBatch, lanes: np.ndarray, starts: np.ndarray, kept: LaneStates | None
-) -> dict[str, Any]:
-    """Return the states with which the rows of a batch begin, where states stay with the trainer.
-
-        batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
-                                                         │        @starts: row 2 begins a sequence
-        batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
-
-    ``lanes`` are those of the rows, ``starts`` the rows that begin a sequence.  When none does and
-    rows keep their lanes, the very same objects come back.
-    ProtocolError where a row goes on that was not in this trainer's hands.
-    """
-    states, own = batch._layout.states, batch._framework
-    source = None  # where the kept state of each row lies; 0 for rows that begin
-    if kept is None or kept.lanes.tobytes() != lanes.tobytes():
-        place = np.full(batch._layout.batch_size, -1, np.int64)
-        if kept is not None:
-            place[kept.lanes] = np.arange(len(kept.lanes))
-        source = place[lanes]
-        source[starts] = 0
-        if (source < 0).any():
-            raise ProtocolError(
-                f"batch {batch.partition}/{batch.number} of lanes goes on in lane "
-                f"{lanes[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
-                "hands"
-            )
-    elif not len(starts):
-        return dict(kept.states)
-    found = {}
-    for name, state in states.items():
-        strings, shape = state.dtype == BYTES, (len(starts), *state.dims)
-        initial = np.zeros(shape, object if strings else numpy_dtype(state.dtype))
-        if strings:
-            initial[:] = b""
-        if batch._slots["state:" + name].shape[0]:
-            index = batch.array("@state_of")  # of the initial states that came; -1: zeros
-            brought = index >= 0
-            initial[brought] = batch.array("state:" + name)[index[brought]]
-        if kept is None or not len(kept.lanes):
-            found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)
-        elif strings:
-            merged = NUMPY.merged(
-                strings_of(state, kept.states[name], own), source, starts, initial
-            )
-            found[name] = own.strings(merged)
-        else:
-            found[name] = own.merged(kept.states[name], source, starts, initial)
-    return found
 
 
 def segment_keys(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.batches.lane_states import continued
 from headrace.batches.saving import Saving
-from headrace.batches.segments import continued
 from headrace.connection.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded, ProtocolError

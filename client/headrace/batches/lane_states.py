@@ -1,0 +1,81 @@
+"""The states of lanes that stay with the trainer, from one batch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import ProtocolError
+from headrace_proto.record import record
+
+from ..connection.state_block import strings_of
+from ..framework import NUMPY
+from .segments import SegmentBatch
+
+
+@record
+class LaneStates:
+    """The states of a partition's lanes after the last saved batch.
+
+    Each is the object that was saved, on its device, so the trainer must not write to it
+    afterwards; a ``tf.Variable`` is read first, since training writes to it.
+    """
+
+    token: int
+    lanes: np.ndarray
+    goes_on: np.ndarray  # whether the example at the end of each row does, and may be flushed
+    states: Mapping[str, Any]
+
+
+def continued(
+    batch: SegmentBatch, lanes: np.ndarray, starts: np.ndarray, kept: LaneStates | None
+) -> dict[str, Any]:
+    """Return the states with which the rows of a batch begin, where states stay with the trainer.
+
+        batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
+                                                         │        @starts: row 2 begins a sequence
+        batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
+
+    ``lanes`` are those of the rows, ``starts`` the rows that begin a sequence.  When none does and
+    rows keep their lanes, the very same objects come back.
+    ProtocolError where a row goes on that was not in this trainer's hands.
+    """
+    states, own = batch._layout.states, batch._framework
+    source = None  # where the kept state of each row lies; 0 for rows that begin
+    if kept is None or kept.lanes.tobytes() != lanes.tobytes():
+        place = np.full(batch._layout.batch_size, -1, np.int64)
+        if kept is not None:
+            place[kept.lanes] = np.arange(len(kept.lanes))
+        source = place[lanes]
+        source[starts] = 0
+        if (source < 0).any():
+            raise ProtocolError(
+                f"batch {batch.partition}/{batch.number} of lanes goes on in lane "
+                f"{lanes[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
+                "hands"
+            )
+    elif not len(starts):
+        return dict(kept.states)
+    found = {}
+    for name, state in states.items():
+        strings, shape = state.dtype == BYTES, (len(starts), *state.dims)
+        initial = np.zeros(shape, object if strings else numpy_dtype(state.dtype))
+        if strings:
+            initial[:] = b""
+        if batch._slots["state:" + name].shape[0]:
+            index = batch.array("@state_of")  # of the initial states that came; -1: zeros
+            brought = index >= 0
+            initial[brought] = batch.array("state:" + name)[index[brought]]
+        if kept is None or not len(kept.lanes):
+            found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)
+        elif strings:
+            merged = NUMPY.merged(
+                strings_of(state, kept.states[name], own), source, starts, initial
+            )
+            found[name] = own.strings(merged)
+        else:
+            found[name] = own.merged(kept.states[name], source, starts, initial)
+    return found
