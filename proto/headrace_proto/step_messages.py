@@ -229,13 +229,14 @@ def _unpack_step(data: bytes) -> Step:
     released += commits
     returned += released
     withdrawn += returned
+    asked = numbers[withdrawn:]
     return Step(
         session,
         numbers[:commits],
         numbers[commits:released],
         numbers[released:returned],
         numbers[returned:withdrawn],
-        tuple(map(Get, *(numbers[i::3] for i in range(withdrawn, withdrawn + 3)))) if gets else (),
+        tuple(map(Get, asked[::3], asked[1::3], asked[2::3])),
         tuple(listed),
     )
 

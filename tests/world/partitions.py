@@ -224,6 +224,17 @@ class Segments:
     # Making
 
     def make(self, slot=ANYONE, epoch=FOREVER, beyond=False, most=1):
+        made = self._make(slot, epoch, beyond)
+        while not (beyond or self.machine.chained or isinstance(made, Outlook)):
+            if not made or len(made) >= most:
+                break
+            more = self._make(slot, epoch, False)
+            if isinstance(more, Outlook):
+                break
+            made += more
+        return made
+
+    def _make(self, slot, epoch, beyond):
         if not (_bring_forward(self.unplaced, slot) if beyond else self.unplaced):
             step = self.machine.step(slot, epoch, self.cut)
             if isinstance(step, Outlook):

@@ -270,6 +270,7 @@ class Owner:
                 self.desk.made(work, Outlook.WAITS)
                 world.later(world.random.random(), lambda p=work.partition: self.wake(p))
             elif config.makes and world.random.random() < 0.3:
+                self.desk.begin(work)
                 before = world.random.random() < 0.5  # whether it is done at once, and told later
                 made = self.make(work) if before else None
                 if config.guard:

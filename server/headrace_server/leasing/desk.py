@@ -235,6 +235,8 @@ class Desk:
         self._ended: set[int] = set()  # partitions with nothing more, and all is committed
         # Making
         self._busy: int | None = None  # the partition that makes now …
+        #: By partition: epoch, and whether it is finished, after its last step.
+        self._stands = {number: (one.epoch, one.finished) for number, one in partitions.items()}
         self._again = False  # … whether it may have more memory or rows since it began
         self._deferred: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
@@ -1066,8 +1068,9 @@ class Desk:
     def next_work(self) -> Work | None:
         """Hand out what is there; return what to make next for requests, or None.
 
-        The caller calls ``make`` of that partition, without the lock, and then ``made``.  It calls
-        this after other events, too, also while a partition makes something.
+        The caller calls ``make`` of that partition, and then ``made``: at once, or after ``begin``
+        without the lock.  It calls this after other events, too, also while a partition makes
+        something.
         """
         if self._busy is not None:
             for partition in self._came_back:
@@ -1075,8 +1078,9 @@ class Desk:
             self._came_back.clear()
             return None
         self._came_back.clear()
+        self._again = False
         if self._behind_orders:
-            return self._begin(Work(self._behind_orders.pop(), ANYONE, FOREVER, None))
+            return Work(self._behind_orders.pop(), ANYONE, FOREVER, None)
         while self._todo and self._greeted is None and not self._paused:
             wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
             partition, slot, epoch = wanted
@@ -1095,18 +1099,19 @@ class Desk:
                 continue
             beyond, self._beyond = wanted == self._beyond, None
             until = epoch if first == partition else FOREVER
-            most = sum(not one.gone for one in self._asking[partition][slot, epoch])
-            work = Work(first, slot, until, wanted, beyond, most)
-            return self._begin(work, turn if slot == ANYONE and first == partition else None)
+            most = len(self._asking[partition][slot, epoch])
+            return Work(first, slot, until, wanted, beyond, most)
         return None
 
-    def _begin(self, work: Work, turn: Turn | None = None) -> Work:
-        """Note what is made, and the least turn of it for anyone, where the caller knows that."""
+    def begin(self, work: Work) -> None:
+        """Let other events come while a partition makes something, up to ``made``.
+
+        Without this call none may come between ``next_work`` and ``made``.
+        """
         self._busy, self._again = work.partition, False
         one = self.partitions[work.partition]
-        self._made_before = one.epoch, one.finished
-        self._made_from = turn or ((0, 0) if self.world else one.next_turn(ANYONE))
-        return work
+        # the least turn of it for anyone, since nothing may be asked of it meanwhile
+        self._made_from = (0, 0) if self.world else one.next_turn(ANYONE)
 
     def _first(self, partition: int) -> int:
         """Return the partition that makes first: one in an earlier epoch, if there is any.
@@ -1146,7 +1151,7 @@ class Desk:
             else:
                 slot = 0 if self.world else ANYONE
                 most = self._low - self._waiting[partition]
-                return self._begin(Work(partition, slot, FOREVER, None, False, most))
+                return Work(partition, slot, FOREVER, None, False, most)
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
@@ -1161,7 +1166,9 @@ class Desk:
             made, self._beyond = [], work.wanted
         elif work.beyond and not made:  # it has only read
             self._beyond = work.wanted
-        changed = self._made_before != (one.epoch, one.finished) or one.drops
+        stands = one.epoch, one.finished
+        changed = self._stands[partition] != stands or one.drops
+        self._stands[partition] = stands
         ends = made is Outlook.ENDED and partition not in self._ended
         if changed or ends:  # it may have left batches or rows out
             self._write("made", partition)

@@ -137,9 +137,9 @@ class Partition(Protocol):
         """Do one step for a slot: return what is new (maybe nothing yet), or why there is none.
 
         What it returns may be for other slots, too.  A batch of a later epoch than ``epoch`` is
-        not begun, except ahead of requests (a partition with ``ahead``), which may make up to
-        ``most`` batches in one step.  ``beyond``: the first batch of the slot is written before
-        all others, even if there is no memory for it.
+        not begun, except ahead of requests (a partition with ``ahead``).  Up to ``most`` batches
+        are made in one step where none of them needs a commit.  ``beyond``: the first batch of the
+        slot is written before all others, even if there is no memory for it.
         """
 
     def next_turn(self, slot: Slot) -> Turn:

@@ -42,6 +42,11 @@ def segment_name(worker: int, life: int, number: int) -> str:
     return f"slab-{worker}-{life}-{number}"
 
 
+@lru_cache(maxsize=1024)
+def _name_in_messages(worker: int, life: int, number: int) -> bytes:
+    return segment_name(worker, life, number).encode()
+
+
 def map_segment(path: Path) -> np.ndarray:
     """Return an existing segment, read-only, as uint8."""
     with opened(path) as fd:
@@ -105,6 +110,10 @@ class Slab:
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
+
+    def name_in_messages(self, block: Block) -> bytes:
+        """Return the name of a block's segment, as messages have it."""
+        return _name_in_messages(self._worker, self._life, block.segment)
 
     def allocate(self, nbytes: int, beyond: bool = False) -> Block | None:
         """Return a block, or None if there is no room until others are freed.

@@ -93,6 +93,7 @@ class Run(ABC):
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
     resizes = False  # whether it is to get an order for the batch sizes that are declared now
+    several = True  # whether a batch needs no commit of the one before, so that several are made
     calls = False  # whether a function of the user's is called when a batch is written
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
 
@@ -206,12 +207,12 @@ class Run(ABC):
     def make(
         self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
     ) -> list[Batch] | Outlook:
-        """Read, or make a batch, or up to ``most`` small ones ahead; return the result."""
+        """Read, or make a batch, or up to ``most`` small ones; return the result."""
         if self.resizes:
             if self._awaits_order():
                 return Outlook.WAITS
             most = 1
-        alone = most == 1 or beyond or self.reads_next or not self.ahead
+        alone = most == 1 or beyond or self.reads_next or not self.several
         made = self._step(slot, epoch, beyond)
         while not (alone or isinstance(made, Outlook) or len(made) >= most or self.reads_next):
             if sum(batch.nbytes for batch in made) >= _TOGETHER:

@@ -47,7 +47,7 @@ class Blocks:
         if body.segment:  # it was dealt anew
             return False
         body.columns, body.crowded = self._columns_of(body.slots), self._slab.crowded
-        body.segment, body.untaken = self._slab.name_of(body.block).encode(), untaken
+        body.segment, body.untaken = self._slab.name_in_messages(body.block), untaken
         untaken.count += 1
         untaken.nbytes += batch.nbytes
         return True

@@ -157,7 +157,9 @@ class Stores:
     @property
     def due(self) -> bool:
         """Whether to ``write`` now, a part at least."""
-        return self._record is not None or self._commits >= self._most or self.urgent
+        if self._record is not None or self._commits >= self._most or self._hurried:
+            return True
+        return self._write_at != inf and time.monotonic() >= self._write_at
 
     @property
     def urgent(self) -> bool:

@@ -121,12 +121,10 @@ class Outbox:
         session.tally.sent(batch.rows, batch.nbytes)
         self.tell(session, (request, token, batch, live))
 
-    def _map(self, session: Session, token: int, batch: Batch) -> None:
-        """Note that a trainer may read a batch in memory."""
-        if (before := session.mapped.pop(token, None)) is not None:
-            self.blocks.unpin(before)
-            session.again.add(token)
-        session.mapped[token] = batch
+    def _map_again(self, session: Session, token: int) -> None:
+        """Note that a batch is sent again, which a trainer may read in memory."""
+        self.blocks.unpin(session.mapped.pop(token))
+        session.again.add(token)
 
     def unmap(self, session: Session, token: int) -> None:
         """Note that a trainer does not read a batch any more."""
@@ -186,6 +184,9 @@ class Outbox:
     def _send_line(self, session: Session) -> None:
         self.lines.pop(session, None)
         line, session.line = session.line, []
+        if session.local and set(map(type, line)) == {tuple}:  # as mostly
+            self._send_references(session, line)
+            return
         for kind, of in groupby(line, type):
             items = list(of)
             if kind is tuple and session.local:
@@ -209,21 +210,29 @@ class Outbox:
         return not known or self._send(session, Pulse(session.number))
 
     def _send_references(self, session: Session, items: list[_Leased]) -> None:
-        for _, token, batch, _ in items:
-            self._map(session, token, batch)
-        for i in range(0, len(items), _PER_MESSAGE):
-            packed = [_packed(leased) for leased in items[i : i + _PER_MESSAGE]]
-            answers = self._take_answers(session)
-            header = pack_give(session.number, answers, packed)
-            if len(header) <= MAX_HEADER_BYTES:
-                headers = [header]
-            else:  # many columns
-                headers = [pack_give(session.number, ((), (), ()), [one]) for one in packed]
-                if any(answers):
-                    headers.append(FROM_SERVER.encode(messages.Answer(session.number, *answers)))
-            for header in headers:
-                session.said += 1
-                self._send_header(session.identity, header)
+        packed = []
+        for leased in items:
+            if leased[1] in session.mapped:
+                self._map_again(session, leased[1])
+            session.mapped[leased[1]] = leased[2]
+            packed.append(_packed(leased))
+        while len(packed) > _PER_MESSAGE:
+            self._send_packed(session, packed[:_PER_MESSAGE])
+            del packed[:_PER_MESSAGE]
+        self._send_packed(session, packed)
+
+    def _send_packed(self, session: Session, packed: list[bytes]) -> None:
+        answers = self._take_answers(session)
+        header = pack_give(session.number, answers, packed)
+        if len(header) <= MAX_HEADER_BYTES:
+            session.said += 1
+            self._send_header(session.identity, header)
+            return
+        for one in packed:  # of many columns
+            session.said += 1
+            self._send_header(session.identity, pack_give(session.number, ((), (), ()), [one]))
+        if any(answers):
+            self._send(session, messages.Answer(session.number, *answers))
 
     def _send_bytes(self, session: Session, leased: _Leased) -> None:
         session.said += 1

@@ -198,6 +198,7 @@ class Owner:
             if reads:
                 self._send_out()
                 self._store()
+                feed.desk.begin(work)
                 made = self._step(partitions.make_meanwhile, feed, work)
             else:
                 made = partitions.make(feed, work)

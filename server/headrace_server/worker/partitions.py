@@ -145,7 +145,9 @@ class Partitions:
 
     def next_work(self) -> tuple[ServedFeed, Work] | None:
         """Return the next step of all feeds; None if the worker has to wait."""
-        for feed in self._order():
+        for feed in self._order() if len(self.feeds) > 1 else self.feeds.values():
+            if not feed.serves:
+                continue
             work = feed.desk.next_work()
             if work is None and feed.desk.ahead and not self._rests(feed.name):
                 work = feed.desk.work_ahead()
@@ -170,8 +172,7 @@ class Partitions:
 
     def _order(self) -> list[ServedFeed]:
         feeds = [feed for feed in self.feeds.values() if feed.serves]
-        if len(feeds) > 1:
-            feeds.sort(key=lambda feed: (not feed.desk.wanted, self._shares[feed.name].spent_s))
+        feeds.sort(key=lambda feed: (not feed.desk.wanted, self._shares[feed.name].spent_s))
         return feeds
 
     def _look_at_sources(self, now: float) -> None:
@@ -262,6 +263,8 @@ class Partitions:
         else:
             self._note_outlook(part, made, now)
         feed.desk.made(work, made)
+        if (not made or isinstance(made, Outlook)) and part.run.finished and not part.done:
+            self._note_end(part)  # after a batch the next report does
 
     def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
         text = ""

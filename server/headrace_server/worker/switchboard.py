@@ -471,10 +471,10 @@ class Switchboard:
         """Make calls that wait, and act on the ends of feeds."""
         self.waits = False
         for feed in self.feeds.values():
-            if feed.opened:
+            if self._calls and feed.opened:
                 for call in self._calls.pop(feed.name, ()):
                     self.do(call)
-            if feed.over:
+            if feed.desk.ended if feed.serves else feed.failure is not None:
                 self._act_on_end(feed)
         if self._pausing or not self._reported_open:
             self._report()

@@ -472,6 +472,7 @@ def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes
     while not (gives := at.told(Give)):
         assert at.desk.work()
     work = at.desk.work_ahead()
+    at.desk.begin(work)
     at.desk.leave(A)
     at.desk.hello(Greeting(B), 0.0)
     at.desk.stored(SESSIONS, 3)
