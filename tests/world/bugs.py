@@ -69,7 +69,7 @@ def returned_batch_lost():
     def end(self, lease):
         lease.session.leases.pop(lease.token, None)
         self.port.gone(lease.batch)
-        self._look(lease.batch.partition)
+        self._look(lease.cell)
 
     return patched(Desk, _end=end)
 
@@ -137,8 +137,8 @@ def welcome_before_join_is_stored():
 
 
 def over_before_stored():
-    def at_once(self, request, partition, epoch):
-        session = request.session
+    def at_once(self, request, epoch):
+        session, partition = request.session, request.cell.number
         del session.asked[request.number]
         session.idle -= request.idle
         self.port.over(session.name, request.number, partition, epoch, ())
@@ -278,9 +278,10 @@ def cursor_too_far():
 def ranks_pass_partitions_by():
     answer, idle = Desk._answer_made, Trainer.idle
 
-    def told(self, work, partition, slot, epoch, made):
-        answer(self, work, partition, slot, epoch, made)
-        queue = self._asking[partition].get((slot, epoch), ())
+    def told(self, by, wanted, made):
+        answer(self, by, wanted, made)
+        cell, *of = wanted
+        queue = cell.asking.get(tuple(of), ())
         for request in queue if made is Outlook.IDLE and self.world else ():
             if not request.gone:
                 self.port.idle(request.session.name, request.number, True)

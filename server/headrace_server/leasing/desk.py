@@ -115,10 +115,45 @@ class Work(NamedTuple):
     partition: int
     slot: Slot
     epoch: int
-    #: The request's partition, slot and epoch; None where nobody has asked.
-    wanted: tuple[int, Slot, int] | None
+    wanted: _Wanted | None  # None where nobody has asked
     beyond: bool = False  # whether it is made even if there is no memory for it
     most: int = 1  # batches that it may make in one step
+
+
+class _Stored:
+    """Calls of the port that have something stored, and the answers that wait for that."""
+
+    __slots__ = ("logged", "stored", "unstored")
+
+    def __init__(self) -> None:
+        self.logged = self.stored = 0  # calls
+        #: How many calls are to be stored, the session, and what is done then.
+        self.unstored: deque[tuple[int, Any, Any]] = deque()
+
+
+class _Cell(_Stored):
+    """One partition: its batches that wait, the requests for them, and how it stands."""
+
+    __slots__ = (
+        *("number", "one", "heaps", "ready", "asking", "came_back", "remakes", "over", "ended"),
+        *("ordered", "stands"),
+    )
+
+    def __init__(self, number: int, one: Partition) -> None:
+        super().__init__()
+        self.number, self.one = number, one
+        self.heaps: dict[Slot, list[tuple[Turn, int, Batch]]] = {}
+        self.ready = 0  # batches in heaps
+        self.asking: dict[tuple[Slot, int], deque[_Request]] = {}
+        self.remakes: set[Slot] = set()  # slots of which batches are made again before later ones
+        self.over: dict[Slot, int] = {}  # epochs that are over; FOREVER: all
+        self.ended = False  # whether nothing more comes, and all is committed
+        self.ordered = False  # whether it has an order that is not stored
+        self.stands = one.epoch, one.finished  # after its last step
+
+
+#: A partition, slot and epoch for which there are requests.
+_Wanted = tuple[_Cell, Slot, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +179,7 @@ class _Session:
 class _Request:
     session: _Session
     number: int
-    partition: int
+    cell: _Cell
     epoch: int
     idle: bool = False  # it waits for trainers …
     told: bool = False  # … and its trainer knows …
@@ -164,6 +199,7 @@ class _Lease:
     token: Token
     batch: Batch
     session: _Session
+    cell: _Cell
     request: int
     since: float
 
@@ -210,33 +246,17 @@ class Desk:
         # of commits of this life: their partitions
         self._recent: dict[Token, int] = {}
         self._before: dict[Token, int] = {}
-        # What is stored, by partition
-        self._logged = dict.fromkeys((SESSIONS, *partitions), 0)
-        self._stored = dict.fromkeys((SESSIONS, *partitions), 0)
-        self._unstored: dict[int, deque[tuple[int, Any, Any]]] = {
-            p: deque() for p in (SESSIONS, *partitions)
-        }
-        self._ordered: set[int] = set()  # partitions with an order that is not stored …
-        self._behind_orders: set[int] = set()  # … or that take one only after another step
         # Batches and requests
+        self._cells = {number: _Cell(number, one) for number, one in partitions.items()}
+        self._joins = _Stored()  # joins and leaves
         self._lanes = any(one.lanes for one in partitions.values())
-        self._heaps: dict[tuple[int, Slot], list[tuple[Turn, int, Batch]]] = {}
-        self._waiting = Counter[int]()  # by partition: batches in heaps
-        self._asking: dict[int, dict[tuple[Slot, int], deque[_Request]]] = {
-            p: {} for p in partitions
-        }
-        self._came_back: set[int] = set()  # partitions with batches that were put back …
-        #: … or, with their slots, that are made again before later ones go out
-        self._remakes: set[tuple[int, Slot]] = set()
+        self._behind_orders: set[_Cell] = set()  # that take an order only after another step
+        self._came_back: set[_Cell] = set()  # with batches that were put back
         self._ties = count()
-        self._todo: dict[tuple[int, Slot, int], None] = {}
-        self._held_up: set[int] = set()  # partitions with requests that wait for memory or rows
-        self._over: dict[tuple[int, Slot], int] = {}  # epochs that are over; FOREVER: all
-        self._ended: set[int] = set()  # partitions with nothing more, and all is committed
+        self._todo: dict[_Wanted, None] = {}
+        self._held_up: set[_Cell] = set()  # with requests that wait for memory or rows
         # Making
-        self._busy: int | None = None  # the partition that makes now …
-        #: By partition: epoch, and whether it is finished, after its last step.
-        self._stands = {number: (one.epoch, one.finished) for number, one in partitions.items()}
+        self._busy: _Cell | None = None  # the partition that makes now …
         self._again = False  # … whether it may have more memory or rows since it began
         self._deferred: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
@@ -246,7 +266,7 @@ class Desk:
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
         self._full_since: float | None = None  # when a request found none, and none was freed since
-        self._beyond: tuple[int, Slot, int] | None = None  # of _todo: first, beyond the memory
+        self._beyond: _Wanted | None = None  # of _todo: first, beyond the memory
         self._paused = False
         # An earlier life
         self._known = dict(known or {})
@@ -266,9 +286,9 @@ class Desk:
             if run == self.run and rank >= 0:
                 self.births[rank] = max(birth, self.births.get(rank, 0))
         self._make_all_ahead()
-        for number, one in partitions.items():
-            if (one.run, one.world) != (self.run, self.world):
-                self._deal_one(number)
+        for cell in self._cells.values():
+            if (cell.one.run, cell.one.world) != (self.run, self.world):
+                self._deal_one(cell)
         if not self._known:
             self._recover()
 
@@ -342,21 +362,21 @@ class Desk:
                 slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
                 session = _Session(name, hello.rank, slot, self._now, self._token)
                 self.sessions[name] = session
-                self._logged[SESSIONS] += 1
+                self._joins.logged += 1
                 port.joined(name, hello.run, hello.rank, hello.birth)
-                session.joined = self._logged[SESSIONS]
+                session.joined = self._joins.logged
             session.greeting, session.seen = hello, self._now
             admitted.append((hello, session, len(self.sessions) - 1))
         admitted = [of for of in admitted if of[1].name in self.sessions]
         stale = self._judge(admitted)
         for _, session, _ in admitted if self._lanes else ():
-            for number, one in self.partitions.items():
-                if number != self._busy:
-                    one.seat(session.slot)
+            for cell in self._cells.values():
+                if cell is not self._busy:
+                    cell.one.seat(session.slot)
         for hello, session, others in admitted:
             # The next life must know of it before it gets anything.
-            self._unstored[SESSIONS].append((session.joined, session, (hello, stale, others)))
-        self.stored(SESSIONS, 0)
+            self._joins.unstored.append((session.joined, session, (hello, stale, others)))
+        self._stored(self._joins, 0)
 
     def _refusal(self, hello: Greeting) -> tuple[str, str] | None:
         """Return why a trainer does not fit the others; begin its run, if that is new."""
@@ -482,8 +502,8 @@ class Desk:
         leases: dict[tuple[int, int, bytes], _Lease],
     ) -> bool:
         """Lease a batch under a token that it had, if nobody has a later one."""
-        partition = batch.partition
-        if partition not in self.partitions or token > self._token:  # which nobody was given
+        cell = self._cells.get(batch.partition)
+        if cell is None or token > self._token:  # which nobody was given
             return False
         rival = leases.get(batch.name)
         if rival is not None and rival.session.leases.get(rival.token) is rival:
@@ -492,22 +512,23 @@ class Desk:
             del rival.session.leases[rival.token]
             self._forget_early(rival)
             batch = rival.batch
-        elif (waiting := self._take_out(batch)) is not None:
+        elif (waiting := self._take_out(cell, batch)) is not None:
             batch = waiting
-        elif not self.partitions[partition].reclaim(batch):
+        elif not cell.one.reclaim(batch):
             return False
-        lease = _Lease(token, batch, session, 0, self._now)
+        lease = _Lease(token, batch, session, cell, 0, self._now)
         leases[batch.name] = session.leases[token] = lease
         return True
 
-    def _take_out(self, batch: Batch) -> Batch | None:
+    @staticmethod
+    def _take_out(cell: _Cell, batch: Batch) -> Batch | None:
         """Take a batch out of its heap, if it is there."""
-        heap = self._heaps.get((batch.partition, batch.slot), [])
+        heap = cell.heaps.get(batch.slot, [])
         for at, (turn, _, one) in enumerate(heap):
             if turn == batch.turn and one.name == batch.name:
                 del heap[at]
                 heapify(heap)
-                self._waiting[batch.partition] -= 1
+                cell.ready -= 1
                 return one
         return None
 
@@ -522,7 +543,7 @@ class Desk:
             elif token not in kept:
                 self._end(lease)
         self._forget_requests(session)
-        places = {number: self._next_turn(number, session.slot) for number in self.partitions}
+        places = {n: self._next_turn(cell, session.slot) for n, cell in self._cells.items()}
         void = [token for token, *_ in hello.held if token in stale]
         self.port.welcome(session.name, places, void, others, hello.run)
         for lease in again:
@@ -530,7 +551,8 @@ class Desk:
             self._send(lease)
         session.latest = max(session.latest, *gets, -1)
         for number in sorted(gets):
-            self._ask(session, number, *gets[number])
+            partition, epoch = gets[number]
+            self._ask(session, number, self._cells[partition], epoch)
 
     @staticmethod
     def _forget_requests(session: _Session) -> None:
@@ -539,12 +561,10 @@ class Desk:
         session.asked.clear()
         session.idle = 0
 
-    def _next_turn(self, partition: int, slot: Slot) -> Turn:
-        if partition == self._busy:  # it changes now, and nothing comes before this
-            turn = self._made_from
-        else:
-            turn = self.partitions[partition].next_turn(slot)
-        heap = self._heaps.get((partition, slot))
+    def _next_turn(self, cell: _Cell, slot: Slot) -> Turn:
+        # one that makes something changes now, and nothing comes before this
+        turn = self._made_from if cell is self._busy else cell.one.next_turn(slot)
+        heap = cell.heaps.get(slot)
         return min(turn, heap[0][0]) if heap else turn
 
     # Sessions
@@ -579,19 +599,19 @@ class Desk:
                 self._todo[self._beyond] = None
         return silent
 
-    def _next_without(self) -> tuple[int, Slot, int] | None:
+    def _next_without(self) -> _Wanted | None:
         """Return what a trainer asks for that has no batch, while others hold all memory.
 
         They may never free it: where one thread has several trainers, it waits for this one.  So
         its request comes before theirs.  A request where its lanes have ended needs no memory.
         """
-        for partition in self._held_up:
-            for (slot, epoch), queue in self._asking[partition].items():
+        for cell in self._held_up:
+            for (slot, epoch), queue in cell.asking.items():
                 for request in queue:
                     if request.live and not (request.gone or request.session.leases):
                         queue.remove(request)
                         queue.appendleft(request)
-                        return partition, slot, epoch
+                        return cell, slot, epoch
         return None
 
     def _tell_ranks(self) -> None:
@@ -625,11 +645,11 @@ class Desk:
             self._forget_requests(session)
             for lease in list(session.leases.values()):
                 self._end(lease)
-            for number, one in self.partitions.items():
-                if one.voids:
-                    self._void(session, number)
+            for cell in self._cells.values():
+                if cell.one.voids:
+                    self._void(session, cell)
                 if self._lanes:
-                    self._over.pop((number, session.slot), None)
+                    cell.over.pop(session.slot, None)
             self._left(name)
             self._look_at_newcomers()
 
@@ -645,12 +665,11 @@ class Desk:
         if lease is None:
             self._commit_again(session, token)
             return
-        batch = lease.batch
-        partition = batch.partition
-        if partition == self._busy:
+        batch, cell = lease.batch, lease.cell
+        if cell is self._busy:
             self._deferred.append((self._commit, (session, token, payload)))
             return
-        if fault := self.partitions[partition].commit(batch, token, payload):
+        if fault := cell.one.commit(batch, token, payload):
             if fault[0] == EARLY:
                 session.early[token] = payload
             else:
@@ -658,7 +677,7 @@ class Desk:
             return
         del session.leases[token]
         session.early.pop(token, None)
-        recent = self._recent
+        partition, recent = cell.number, self._recent
         recent[token] = partition
         if len(recent) > _REMEMBERED:
             self._before, self._recent = recent, {}
@@ -666,20 +685,20 @@ class Desk:
             session.last[partition] = token, batch
         rows = batch.rows - batch.empty
         self.port.committed(partition, token, rows)
-        self._logged[partition] = logged = self._logged[partition] + 1
-        self._unstored[partition].append((logged, session, token))
+        cell.logged += 1
+        cell.unstored.append((cell.logged, session, token))
         session.unstored += 1
         counts = self.counts
         counts["batches"] += 1
         counts["rows"] += rows
         self.port.gone(batch)
-        if self.partitions[partition].gone:
-            self._take_gone(self.partitions[partition])
-        if self._asking[partition] or self._held_up:  # one without memory may be the first now
-            self._look(partition)
+        if cell.one.gone:
+            self._take_gone(cell.one)
+        if cell.asking or self._held_up:  # one without memory may be the first now
+            self._look(cell)
         if session.early:
             waiting = [session.leases[of] for of in session.early]
-            of_lanes = [one for one in waiting if one.batch.partition == partition]
+            of_lanes = [one for one in waiting if one.cell is cell]
             if of_lanes:
                 first = min(of_lanes, key=lambda one: one.batch.turn).token
                 self._commit(session, first, session.early[first])
@@ -698,7 +717,7 @@ class Desk:
         partition = self._recent.get(token, self._before.get(token))
         if partition is not None:
             session.unstored += 1
-            self._when_stored(partition, session, token)
+            self._when_stored(self._cells[partition], session, token)
         elif self._is_committed(token):
             self.port.answer(session.name, (token,))
         else:
@@ -732,108 +751,106 @@ class Desk:
 
     def _end(self, lease: _Lease) -> None:
         """Take a batch back that was not committed."""
-        batch, session = lease.batch, lease.session
-        partition = batch.partition
-        if partition == self._busy:
+        batch, session, cell = lease.batch, lease.session, lease.cell
+        if cell is self._busy:
             self._deferred.append((self._end, (lease,)))
             return
         if session.leases.pop(lease.token, None) is None:
             return
         self._forget_early(lease)
         self.counts["redelivered"] += 1
-        if self.partitions[partition].voids:
+        if cell.one.voids:
             self.port.gone(batch)
-            self._void(session, partition, batch.turn)
-        elif self.partitions[partition].returned(batch):
-            self._push(batch)
-            self._came_back.add(partition)
+            self._void(session, cell, batch.turn)
+        elif cell.one.returned(batch):
+            self._push(cell, batch)
+            self._came_back.add(cell)
         else:
-            self._remakes.add((partition, batch.slot))
+            cell.remakes.add(batch.slot)
             self.port.gone(batch)
-        self._look(partition)
+        self._look(cell)
 
-    def _void(self, session: _Session, partition: int, since: Turn = (0, -1)) -> None:
+    def _void(self, session: _Session, cell: _Cell, since: Turn = (0, -1)) -> None:
         """Void the lanes of a session, and the batches of them from a turn on."""
-        if partition == self._busy:
-            self._deferred.append((self._void, (session, partition, since)))
+        if cell is self._busy:
+            self._deferred.append((self._void, (session, cell, since)))
             return
         for token, lease in list(session.leases.items()):
-            if lease.batch.partition == partition and lease.batch.turn >= since:
+            if lease.cell is cell and lease.batch.turn >= since:
                 del session.leases[token]
                 self._forget_early(lease)
                 self.counts["redelivered"] += 1
                 self.port.gone(lease.batch)
-        for _, _, batch in self._heaps.pop((partition, session.slot), ()):
-            self._waiting[partition] -= 1
+        for _, _, batch in cell.heaps.pop(session.slot, ()):
+            cell.ready -= 1
             self.port.gone(batch)
-        session.last.pop(partition, None)
-        self.partitions[partition].leave(session.slot, since)
-        self._look(partition)
+        session.last.pop(cell.number, None)
+        cell.one.leave(session.slot, since)
+        self._look(cell)
 
-    def _grant(self, session: _Session, request: int, batch: Batch) -> None:
+    def _grant(self, session: _Session, request: int, cell: _Cell, batch: Batch) -> None:
         self._token = token = self._token + 1
-        lease = session.leases[token] = _Lease(token, batch, session, request, self._now)
+        lease = session.leases[token] = _Lease(token, batch, session, cell, request, self._now)
         self._send(lease)
 
     def _send(self, lease: _Lease) -> None:
-        batch, session = lease.batch, lease.session
-        partition, slot = batch.partition, batch.slot
-        live = bool(self.world) or not self._lanes or self.partitions[partition].live(slot)
+        batch, session, cell = lease.batch, lease.session, lease.cell
+        live = bool(self.world) or not self._lanes or cell.one.live(batch.slot)
         if not live:  # a batch that is sent again may have later ones of its lanes
-            leases = (of.batch for of in session.leases.values())
-            later = any(of.partition == partition and of.turn > batch.turn for of in leases)
-            live = later or bool(self._heaps.get((partition, slot)))
+            leases = session.leases.values()
+            later = any(of.cell is cell and of.batch.turn > batch.turn for of in leases)
+            live = later or bool(cell.heaps.get(batch.slot))
         self.port.give(session.name, lease.request, lease.token, batch, live)
 
     # The journals
 
-    def _write(self, kind: str, partition: int) -> None:
-        self._logged[partition] += 1
-        self.port.changed(partition, kind)
+    def _write(self, kind: str, cell: _Cell) -> None:
+        cell.logged += 1
+        self.port.changed(cell.number, kind)
 
     def _left(self, session: bytes) -> None:
-        self._logged[SESSIONS] += 1
+        self._joins.logged += 1
         self.port.left(session)
 
-    def _when_stored(self, partition: int, session: _Session, what: Token | _Over) -> None:
+    def _when_stored(self, cell: _Cell, session: _Session, what: Token | _Over) -> None:
         """Answer a session once all entries of a partition so far are stored."""
-        self._unstored[partition].append((self._logged[partition], session, what))
-        self.stored(partition, self._stored[partition])
+        cell.unstored.append((cell.logged, session, what))
+        self._stored(cell, cell.stored)
 
     def stored(self, partition: int, number: int) -> None:
-        """Note that the first ``number`` entries of ``log`` that name a partition are stored.
+        """Note that the first ``number`` calls to the port for a partition are stored.
 
         ``SESSIONS`` in place of a partition: joins and leaves.
         """
-        if number > self._stored[partition]:
-            self._stored[partition] = number
-        else:
-            number = self._stored[partition]
-        queue = self._unstored[partition]
+        self._stored(self._joins if partition == SESSIONS else self._cells[partition], number)
+
+    def _stored(self, of: _Stored, number: int) -> None:
+        of.stored = number = max(number, of.stored)
+        queue = of.unstored
         if not queue or queue[0][0] > number:
             return
         answers: dict[_Session, list[Token]] = {}
         while queue and queue[0][0] <= number:
-            busy = partition == SESSIONS and self._busy is not None
+            busy = of is self._joins and self._busy is not None
             deferred = self._deferred or self._deferred_sessions
             if busy and (self.world or queue[0][1].leases or deferred):
-                self._deferred_sessions.append((self.stored, (partition, number)))
+                self._deferred_sessions.append((self._stored, (of, number)))
                 break
             _, session, what = queue.popleft()
             if type(what) is int:
                 session.unstored -= 1
                 answers.setdefault(session, []).append(what)
-            elif partition == SESSIONS:
+            elif not isinstance(of, _Cell):
                 hello, stale, others = what
                 # else it has left, or greeted again
                 if session.greeting is hello and not self._greeting[session.name]:
                     self._welcome(hello, session, stale, others)
             elif isinstance(what, _Over):
-                self._over[partition, session.slot] = FOREVER if what.epoch < 0 else what.epoch
-                what = what._replace(also=self._over_as_well(partition, session.slot))
+                of.over[session.slot] = FOREVER if what.epoch < 0 else what.epoch
+                what = what._replace(also=self._over_as_well(of, session.slot))
                 self.port.over(session.name, *what)
             else:
-                self._apply(partition, what)
+                self._apply(of, what)
         for session, tokens in answers.items():
             self.port.answer(session.name, tokens)
 
@@ -844,28 +861,27 @@ class Desk:
 
         It is carried out when it is stored.  ValueError where it can not be.
         """
-        if partition == self._busy or partition in self._ordered:
+        cell = self._cells[partition]
+        if cell is self._busy or cell.ordered:
             return None
-        order = self.partitions[partition].propose(what)
+        order = cell.one.propose(what)
         if order is None:
-            self._behind_orders.add(partition)
+            self._behind_orders.add(cell)
         else:
-            self._write("order", partition)
-            self._ordered.add(partition)
-            self._unstored[partition].append((self._logged[partition], None, order))
+            self._write("order", cell)
+            cell.ordered = True
+            cell.unstored.append((cell.logged, None, order))
         return order
 
-    def _apply(self, partition: int, order: Order) -> None:
-        if partition == self._busy:
-            self._deferred.append((self._apply, (partition, order)))
+    def _apply(self, cell: _Cell, order: Order) -> None:
+        if cell is self._busy:
+            self._deferred.append((self._apply, (cell, order)))
             return
-        one = self.partitions[partition]
-        one.apply(order)
-        self._ordered.discard(partition)
-        self._ended.discard(partition)
-        self._look(partition)
-        if one.ahead:
-            heappush(self._behind, ((0, 0), partition))
+        cell.one.apply(order)
+        cell.ordered = cell.ended = False
+        self._look(cell)
+        if cell.one.ahead:
+            heappush(self._behind, ((0, 0), cell.number))
 
     # Runs of ranks
 
@@ -884,24 +900,22 @@ class Desk:
         if [run] != self.runs[-1:]:
             self.runs = [*self.runs[-_RUNS_OVER:], run]
         self.births.clear()
-        for (number, _), heap in self._heaps.items():
-            if not self.partitions[number].ahead:  # else it keeps them
+        for cell in self._cells.values():
+            for heap in () if cell.one.ahead else cell.heaps.values():  # else it keeps them
                 for _, _, batch in heap:
                     self.port.gone(batch)
-        self._heaps.clear()
-        self._waiting.clear()
-        self._over.clear()
-        self._ended.clear()
+            cell.heaps.clear()
+            cell.over.clear()
+            cell.ready, cell.ended = 0, False
         self._make_all_ahead()
-        for number in self.partitions:
-            self._deal_one(number)
+        for cell in self._cells.values():
+            self._deal_one(cell)
 
-    def _deal_one(self, number: int) -> None:
-        self._write("deal", number)
-        one = self.partitions[number]
-        for batch in one.deal(self.run, self.world):
-            self._push(batch)
-        self._take_gone(one)
+    def _deal_one(self, cell: _Cell) -> None:
+        self._write("deal", cell)
+        for batch in cell.one.deal(self.run, self.world):
+            self._push(cell, batch)
+        self._take_gone(cell.one)
 
     def _take_gone(self, one: Partition) -> None:
         """Take what a partition has left out."""
@@ -923,28 +937,27 @@ class Desk:
             )
         latest = session.latest
         for get in gets:
-            if get.partition not in self.partitions:
+            if get.partition not in self._cells:
                 raise ProtocolError(f"partition {get.partition} is not of this owner")
             if get.request <= latest:
                 raise ProtocolError(f"request {get.request} comes after {latest}: numbers grow")
             latest = get.request
         session.latest = latest
         for get in gets:
-            self._ask(session, get.request, get.partition, get.epoch)
+            self._ask(session, get.request, self._cells[get.partition], get.epoch)
 
-    def _ask(self, session: _Session, number: int, partition: int, epoch: int) -> None:
+    def _ask(self, session: _Session, number: int, cell: _Cell, epoch: int) -> None:
         slot = session.slot
-        queues = self._asking[partition]
-        queue = queues.get((slot, epoch))
+        queue = cell.asking.get((slot, epoch))
         if queue is None:
-            heap = self._heaps.get((partition, slot))
-            if heap and heap[0][0][0] <= epoch and self._is_open(partition, slot):
-                self._grant(session, number, self._pop(partition, heap))
+            heap = cell.heaps.get(slot)
+            if heap and heap[0][0][0] <= epoch and self._is_open(cell, slot):
+                self._grant(session, number, cell, self._pop(cell, heap))
                 return
-            queue = queues[slot, epoch] = deque()
-        request = session.asked[number] = _Request(session, number, partition, epoch)
+            queue = cell.asking[slot, epoch] = deque()
+        request = session.asked[number] = _Request(session, number, cell, epoch)
         queue.append(request)
-        self._todo[partition, slot, epoch] = None
+        self._todo[cell, slot, epoch] = None
 
     def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
         """Forget requests of a session."""
@@ -955,40 +968,41 @@ class Desk:
                 request.gone = True
                 session.idle -= request.idle
 
-    def _is_open(self, partition: int, slot: Slot) -> bool:
+    def _is_open(self, cell: _Cell, slot: Slot) -> bool:
         """Return whether the next batch of a partition may be handed out now."""
         if self._paused or self._greeted is not None:
             return False
-        if (partition, slot) in self._remakes:
-            heap = self._heaps.get((partition, slot))
-            if not heap or partition == self._busy:
+        if slot in cell.remakes:
+            heap = cell.heaps.get(slot)
+            if not heap or cell is self._busy:
                 return False
-            return heap[0][0] < self.partitions[partition].next_turn(slot)
-        return not (self._lanes and partition == self._busy)  # it would be asked for its lanes
+            return heap[0][0] < cell.one.next_turn(slot)
+        return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
 
-    def _look(self, partition: int) -> None:
+    def _look(self, cell: _Cell) -> None:
         """Consider the requests at a partition again, and those that are held up."""
         todo = self._todo
-        for slot, epoch in self._asking[partition]:
-            todo[partition, slot, epoch] = None
+        for slot, epoch in cell.asking:
+            todo[cell, slot, epoch] = None
         if self._held_up:
             held_up, self._held_up = self._held_up, set()
-            for number in held_up:
-                for slot, epoch in self._asking[number]:
-                    todo[number, slot, epoch] = None
+            for other in held_up:
+                for slot, epoch in other.asking:
+                    todo[other, slot, epoch] = None
 
     def freed(self) -> None:
         """Note that memory was freed."""
         self._full, self._full_since, self._again = False, None, True
-        for number in self._held_up:
-            self._look(number)
+        for cell in self._held_up:
+            self._look(cell)
             break  # that looks at all of them
 
     def wake(self, partition: int) -> None:
         """Note that a source may have something, which had nothing."""
         self._again = True
-        self._look(partition)
-        if self.partitions[partition].ahead:
+        cell = self._cells[partition]
+        self._look(cell)
+        if cell.one.ahead:
             heappush(self._behind, ((0, 0), partition))
 
     @property
@@ -1000,63 +1014,60 @@ class Desk:
     def paused(self, paused: bool) -> None:
         self._paused = paused
         if not paused:
-            for number in self.partitions:
-                self._look(number)
+            for cell in self._cells.values():
+                self._look(cell)
 
-    def _push(self, batch: Batch) -> None:
-        partition, slot = batch.partition, batch.slot
-        heap = self._heaps.get((partition, slot))
+    def _push(self, cell: _Cell, batch: Batch) -> None:
+        slot = batch.slot
+        heap = cell.heaps.get(slot)
         if heap is None:
-            heap = self._heaps[partition, slot] = []
+            heap = cell.heaps[slot] = []
         heappush(heap, (batch.turn, next(self._ties), batch))
-        self._waiting[partition] += 1
-        if self._over:
-            self._over.pop((partition, slot), None)
-        self._ended.discard(partition)
-        for of, epoch in self._asking[partition]:
+        cell.ready += 1
+        cell.over.pop(slot, None)
+        cell.ended = False
+        for of, epoch in cell.asking:
             if of == slot:
-                self._todo[partition, slot, epoch] = None
+                self._todo[cell, slot, epoch] = None
 
-    def _pop(self, partition: int, heap: list[tuple[Turn, int, Batch]]) -> Batch:
-        self._waiting[partition] -= 1
-        one = self.partitions[partition]
-        if one.ahead and self._waiting[partition] == self._low - 1 and partition != self._busy:
-            heappush(self._behind, (one.next_turn(0), partition))
+    def _pop(self, cell: _Cell, heap: list[tuple[Turn, int, Batch]]) -> Batch:
+        cell.ready -= 1
+        if cell.one.ahead and cell.ready == self._low - 1 and cell is not self._busy:
+            heappush(self._behind, (cell.one.next_turn(0), cell.number))
         return heappop(heap)[2]
 
-    def _hand_out(self, partition: int, slot: Slot, epoch: int) -> bool:
+    def _hand_out(self, cell: _Cell, slot: Slot, epoch: int) -> bool:
         """Answer requests by batches that are there; return whether others are left."""
-        queue = self._asking[partition].get((slot, epoch))
-        heap = self._heaps.get((partition, slot))
+        queue = cell.asking.get((slot, epoch))
+        heap = cell.heaps.get(slot)
         while queue:
             request = queue[0]
             if not request.gone:
-                if not (heap and self._is_open(partition, slot)):
+                if not (heap and self._is_open(cell, slot)):
                     return True
                 if heap[0][0][0] > epoch:
-                    self._answer_over(request, partition, epoch)
+                    self._answer_over(request, epoch)
                 else:
                     session = request.session
                     del session.asked[request.number]
                     session.idle -= request.idle
-                    self._grant(session, request.number, self._pop(partition, heap))
+                    self._grant(session, request.number, cell, self._pop(cell, heap))
             queue.popleft()
-        self._asking[partition].pop((slot, epoch), None)
+        cell.asking.pop((slot, epoch), None)
         return False
 
-    def _answer_over(self, request: _Request, partition: int, epoch: int) -> None:
-        session = request.session
+    def _answer_over(self, request: _Request, epoch: int) -> None:
+        session, cell = request.session, request.cell
         del session.asked[request.number]
         session.idle -= request.idle
-        self._when_stored(partition, session, _Over(request.number, partition, epoch))
+        self._when_stored(cell, session, _Over(request.number, cell.number, epoch))
 
-    def _over_as_well(self, partition: int, slot: Slot) -> tuple[int, ...]:
+    def _over_as_well(self, cell: _Cell, slot: Slot) -> tuple[int, ...]:
         """Return the other partitions of which the same was said before."""
         if self._lanes:
             return ()
-        over = self._over[partition, slot]
-        others = (p for p in self.partitions if self._over.get((p, slot), -1) >= over)
-        return tuple(p for p in others if p != partition)
+        over, cells = cell.over[slot], self._cells.items()
+        return tuple(n for n, of in cells if of is not cell and of.over.get(slot, -1) >= over)
 
     # Making
 
@@ -1073,34 +1084,32 @@ class Desk:
         something.
         """
         if self._busy is not None:
-            for partition in self._came_back:
-                self._serve(partition)
+            for cell in self._came_back:
+                self._serve(cell)
             self._came_back.clear()
             return None
         self._came_back.clear()
         self._again = False
         if self._behind_orders:
-            return Work(self._behind_orders.pop(), ANYONE, FOREVER, None)
+            return Work(self._behind_orders.pop().number, ANYONE, FOREVER, None)
         while self._todo and self._greeted is None and not self._paused:
             wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
-            partition, slot, epoch = wanted
+            cell, slot, epoch = wanted
             del self._todo[wanted]
-            if not self._hand_out(partition, slot, epoch):
+            if not self._hand_out(cell, slot, epoch):
                 continue
-            one = self.partitions[partition]
-            turn, here = one.next_turn(slot), one.epoch
+            turn, here = cell.one.next_turn(slot), cell.one.epoch
             if turn[0] > epoch:  # later ones may wait for memory
-                work = Work(partition, slot, epoch, wanted)
-                self._answer_made(work, *wanted, Outlook.OVER)
+                self._answer_made(cell, wanted, Outlook.OVER)
                 continue
-            first = partition if epoch < here or not here else self._first(partition)
-            if first in self._ordered:
-                self._held_up.add(partition)
+            first = cell if epoch < here or not here else self._first(cell)
+            if first.ordered:
+                self._held_up.add(cell)
                 continue
             beyond, self._beyond = wanted == self._beyond, None
-            until = epoch if first == partition else FOREVER
-            most = len(self._asking[partition][slot, epoch])
-            return Work(first, slot, until, wanted, beyond, most)
+            until = epoch if first is cell else FOREVER
+            most = len(cell.asking[slot, epoch])
+            return Work(first.number, slot, until, wanted, beyond, most)
         return None
 
     def begin(self, work: Work) -> None:
@@ -1108,23 +1117,22 @@ class Desk:
 
         Without this call none may come between ``next_work`` and ``made``.
         """
-        self._busy, self._again = work.partition, False
-        one = self.partitions[work.partition]
+        self._busy, self._again = self._cells[work.partition], False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
-        self._made_from = (0, 0) if self.world else one.next_turn(ANYONE)
+        self._made_from = (0, 0) if self.world else self._busy.one.next_turn(ANYONE)
 
-    def _first(self, partition: int) -> int:
+    def _first(self, cell: _Cell) -> _Cell:
         """Return the partition that makes first: one in an earlier epoch, if there is any.
 
         Else batches that trainers have and can not use yet could take the memory of those that
         they need.
         """
-        one = self.partitions[partition]
+        one = cell.one
         if not (one.ahead and one.epoch):
-            return partition
+            return cell
         going = [(p.epoch, number) for number, p in self.partitions.items() if not p.finished]
-        epoch, first = min(going, default=(one.epoch, partition))
-        return first if epoch < one.epoch else partition
+        epoch, first = min(going, default=(one.epoch, cell.number))
+        return self._cells[first] if epoch < one.epoch else cell
 
     def _make_all_ahead(self) -> None:
         self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
@@ -1138,28 +1146,27 @@ class Desk:
             return None
         behind = self._behind
         while behind:
-            turn, partition = heappop(behind)
-            one = self.partitions[partition]
-            if self._waiting[partition] >= self._low or partition in self._ordered or one.finished:
+            turn, number = heappop(behind)
+            cell = self._cells[number]
+            if cell.ready >= self._low or cell.ordered or cell.one.finished:
                 continue
-            here = one.next_turn(0)
+            here = cell.one.next_turn(0)
             if turn != here:
-                heappush(behind, (here, partition))
-            elif self._first(partition) != partition:
-                heappush(behind, (here, partition))
+                heappush(behind, (here, number))
+            elif self._first(cell) is not cell:
+                heappush(behind, (here, number))
                 return None
             else:
                 slot = 0 if self.world else ANYONE
-                most = self._low - self._waiting[partition]
-                return Work(partition, slot, FOREVER, None, False, most)
+                return Work(number, slot, FOREVER, None, False, self._low - cell.ready)
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
         """Take what a partition has made, and what has waited for that."""
-        partition = work.partition
-        one = self.partitions[partition]
+        cell = self._cells[work.partition]
+        one = cell.one
         self._busy = None
-        remade = bool(self._remakes) and made is not Outlook.WAITS
+        remade = bool(cell.remakes) and made is not Outlook.WAITS
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
         elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
@@ -1167,54 +1174,56 @@ class Desk:
         elif work.beyond and not made:  # it has only read
             self._beyond = work.wanted
         stands = one.epoch, one.finished
-        changed = self._stands[partition] != stands or one.drops
-        self._stands[partition] = stands
-        ends = made is Outlook.ENDED and partition not in self._ended
+        changed = cell.stands != stands or one.drops
+        cell.stands = stands
+        ends = made is Outlook.ENDED and not cell.ended
         if changed or ends:  # it may have left batches or rows out
-            self._write("made", partition)
+            self._write("made", cell)
         if isinstance(made, list):
             for batch in made:
-                self._push(batch)
+                self._push(cell, batch)
         if remade:
-            self._note_remade(partition)
-        self._take_gone(one)
+            self._note_remade(cell)
+        if one.gone:
+            self._take_gone(one)
         if ends:
-            self._ended.add(partition)
+            cell.ended = True
         if changed or ends:  # for one trainer: the others' requests end, too
-            self._look(partition)
+            self._look(cell)
         if work.wanted is None:
             if isinstance(made, list):
-                if self._waiting[partition] < self._low:
-                    heappush(self._behind, (one.next_turn(0), partition))
+                if cell.ready < self._low:
+                    heappush(self._behind, (one.next_turn(0), cell.number))
             elif made is Outlook.FULL:
                 self._full = True
-                heappush(self._behind, (one.next_turn(0), partition))
+                heappush(self._behind, (one.next_turn(0), cell.number))
         else:
-            self._answer_made(work, *work.wanted, made)
-        self._catch_up(partition)
+            self._answer_made(cell, work.wanted, made)
+        self._catch_up(cell)
 
     def begin_ahead(self, partition: int) -> None:
         """Note that a partition writes a batch ahead, without the lock; ``end_ahead`` follows."""
-        self._begin(Work(partition, ANYONE, FOREVER, None))
+        self.begin(Work(partition, ANYONE, FOREVER, None))
 
     def end_ahead(self, partition: int) -> None:
         """Take what has waited for a partition that wrote a batch ahead."""
         self._busy = None
-        self._catch_up(partition)
+        self._catch_up(self._cells[partition])
 
-    def _catch_up(self, partition: int) -> None:
+    def _catch_up(self, cell: _Cell) -> None:
         while (deferred := self._deferred or self._deferred_sessions) and self._busy is None:
             call, arguments = deferred.popleft()
             call(*arguments)
-        if self._asking[partition]:
-            self._serve(partition)
+        if cell.asking:
+            self._serve(cell)
 
-    def _note_remade(self, partition: int) -> None:
+    @staticmethod
+    def _note_remade(cell: _Cell) -> None:
         """Let all batches of a slot go out again once none of its earlier ones is to come."""
-        for of in [of for of in self._remakes if of[0] == partition]:
-            turn = self.partitions[partition].next_turn(of[1])
-            if all(one[0] < turn for one in self._heaps.get(of, ())):
-                self._remakes.discard(of)
+        for slot in [*cell.remakes]:
+            turn = cell.one.next_turn(slot)
+            if all(one[0] < turn for one in cell.heaps.get(slot, ())):
+                cell.remakes.discard(slot)
 
     def _precedes(self, work: Work) -> bool:
         """Return whether a batch that is out or waits comes before the one that has no memory.
@@ -1222,41 +1231,38 @@ class Desk:
         If none does, none of them frees memory before that one is there.
         """
         here = self.partitions[work.partition].next_turn(work.slot)
-        heaps = (batch for heap in self._heaps.values() for _, _, batch in heap)
-        leased = (one.batch for of in self.sessions.values() for one in of.leases.values())
+        cells, sessions = self._cells.values(), self.sessions.values()
+        heaps = (batch for cell in cells for heap in cell.heaps.values() for _, _, batch in heap)
+        leased = (one.batch for of in sessions for one in of.leases.values())
         if not self.world:
             return any(batch.turn[0] <= here[0] for batch in chain(heaps, leased))
         place = here, work.partition
         return any((batch.turn, batch.partition) < place for batch in chain(heaps, leased))
 
-    def _serve(self, partition: int) -> None:
+    def _serve(self, cell: _Cell) -> None:
         """Answer requests at a partition by batches that are there."""
-        heaps = self._heaps
-        for slot, epoch in list(self._asking[partition]):
-            if heaps.get((partition, slot)) and not self._hand_out(partition, slot, epoch):
-                self._todo.pop((partition, slot, epoch), None)
+        for slot, epoch in list(cell.asking):
+            if cell.heaps.get(slot) and not self._hand_out(cell, slot, epoch):
+                self._todo.pop((cell, slot, epoch), None)
 
-    def _answer_made(
-        self, work: Work, partition: int, slot: Slot, epoch: int, made: list[Batch] | Outlook
-    ) -> None:
-        """Answer requests where nothing comes now."""
-        if isinstance(made, list) or (
-            work.partition != partition and made not in (Outlook.FULL, Outlook.WAITS)
-        ):
-            self._todo[partition, slot, epoch] = None
+    def _answer_made(self, by: _Cell, wanted: _Wanted, made: list[Batch] | Outlook) -> None:
+        """Answer requests where nothing comes now.  ``by``: the partition that was to make it."""
+        cell, slot, epoch = wanted
+        if isinstance(made, list) or (by is not cell and made not in (Outlook.FULL, Outlook.WAITS)):
+            self._todo[wanted] = None
             return
-        queue = self._asking[partition].get((slot, epoch), ())
+        queue = cell.asking.get((slot, epoch), ())
         if made in (Outlook.OVER, Outlook.ENDED):
             for request in queue:
                 if not request.gone:
-                    self._answer_over(request, partition, -1 if made is Outlook.ENDED else epoch)
-            self._asking[partition].pop((slot, epoch), None)
+                    self._answer_over(request, -1 if made is Outlook.ENDED else epoch)
+            cell.asking.pop((slot, epoch), None)
             return
         if made is not Outlook.IDLE:
-            self._held_up.add(partition)
+            self._held_up.add(cell)
         if made is Outlook.FULL and self._full_since is None:
             self._full_since = self._now
-        live = self.world or not self._lanes or self.partitions[partition].live(slot)
+        live = self.world or not self._lanes or cell.one.live(slot)
         for request in queue if made is not Outlook.WAITS else ():
             if request.gone or (request.idle and request.live == live):
                 continue
@@ -1304,10 +1310,12 @@ class Desk:
         for session in self.sessions.values():
             if session.leases:  # as mostly: the caller asks after each step
                 return False
-        ended = self._ended
-        if not all(number in ended or one.finished for number, one in self.partitions.items()):
-            return False
-        return not (self.saving or self._waiting.total())
+        return not (
+            self.saving
+            or any(
+                cell.ready or not (cell.ended or cell.one.finished) for cell in self._cells.values()
+            )
+        )
 
     @property
     def leased(self) -> int:
@@ -1317,11 +1325,12 @@ class Desk:
     @property
     def saving(self) -> int:
         """Number of commits that are not stored."""
-        return sum(type(what) is int for of in self._unstored.values() for _, _, what in of)
+        unstored = (of.unstored for of in self._cells.values())
+        return sum(type(what) is int for of in unstored for _, _, what in of)
 
     def standing(self) -> dict[str, int]:
         """Return the number of made, unsettled batches by the place where they are."""
-        ready = self._waiting.total()
+        ready = sum(cell.ready for cell in self._cells.values())
         return {"ready": ready, "leased": self.leased, "saving": self.saving}
 
     def standing_of(self, name: bytes) -> dict[str, int]:
@@ -1387,9 +1396,9 @@ class Desk:
                 "were here before gives a sign, or all of these are gone"
             )
         if self._busy is not None:
-            reasons.append(f"partition {self._busy} makes a batch")
-        if self._ordered:
-            reasons.append(f"orders that are being stored: {len(self._ordered)}")
+            reasons.append(f"partition {self._busy.number} makes a batch")
+        if ordered := sum(cell.ordered for cell in self._cells.values()):
+            reasons.append(f"orders that are being stored: {ordered}")
         ranks = {session.rank for session in self.sessions.values()}
         if self.world and (missing := self.world - len(ranks)) > 0:
             absent = islice((rank for rank in range(self.world) if rank not in ranks), _LISTED)
