@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.machine.trainer import Trainer
-from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.desk import Desk
 from headrace_server.leasing.protocol import Outlook
 from headrace_server.shaping.plain import Numbers, Stored
 from headrace_server.shaping.segments import Segments
@@ -129,10 +129,10 @@ def source_not_looked_at():
 
 
 def welcome_before_join_is_stored():
-    stored = Desk.stored
+    stored = Desk._stored
     return patched(
         Desk,
-        stored=lambda self, p, number: stored(self, p, 1 << 60 if p == SESSIONS else number),
+        _stored=lambda self, of, n: stored(self, of, 1 << 60 if of is self._joins else n),
     )
 
 

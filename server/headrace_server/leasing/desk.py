@@ -1284,8 +1284,8 @@ class Desk:
 
     @property
     def wanted(self) -> bool:
-        """Whether requests are to be looked at."""
-        return bool(self._todo)
+        """Whether requests, or orders, are to be looked at by ``next_work``."""
+        return bool(self._todo or self._behind_orders)
 
     @property
     def awaited(self) -> bool:

@@ -163,7 +163,7 @@ class Owner:
                     look_at = now + _TICK_S / 10
                     partitions.tick(now)
                 found = partitions.next_work()
-                if found is None or switchboard.waits:
+                if switchboard.waits:
                     switchboard.act()
                 busy = bool(channels.unheard)
                 if found is not None:
@@ -213,7 +213,7 @@ class Owner:
                     nbytes += batch.nbytes
                 if now + took < until and nbytes < _GATHER_BYTES:
                     found = partitions.next_work()
-            if found is None or switchboard.waits:
+            if switchboard.waits:
                 switchboard.act()
             if found is None:
                 return

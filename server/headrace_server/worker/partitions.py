@@ -148,9 +148,10 @@ class Partitions:
         for feed in self._order() if len(self.feeds) > 1 else self.feeds.values():
             if not feed.serves:
                 continue
-            work = feed.desk.next_work()
-            if work is None and feed.desk.ahead and not self._rests(feed.name):
-                work = feed.desk.work_ahead()
+            desk = feed.desk
+            work = desk.next_work() if desk.wanted else None
+            if work is None and desk.ahead and not self._rests(feed.name):
+                work = desk.work_ahead()
             if work is not None:
                 return feed, work
         return None

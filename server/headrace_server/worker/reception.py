@@ -255,6 +255,8 @@ class Reception:
         self._board.hurry(session)
         session.tally.on_renew(renew)
         session.heard_end = renew.ended
+        if renew.ended:
+            self._board.wake()
         # A batch that was sent and is not mapped was released, which the trainer says once.
         read = frozenset(renew.mapped)
         session.again -= read
@@ -548,6 +550,7 @@ class Reception:
 
     def forget(self, session: Session) -> None:
         """End a session that the desk has ended."""
+        self._board.wake()
         self._sessions.leave(session)
         self._socket.connections.left(session.number, self.clock())
         self._channels.drop(session.identity)

@@ -134,6 +134,7 @@ class ServedFeed:
         self.properties: dict[str, Plain] = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
         self.failure: tuple[str, str] | None = None
+        self.wakes: Callable[[], None] = lambda: None  # called when it may have ended
         self.closing: bool | None = None  # None: the input is open; else whether to drop rows
         self.resuming = Resuming(config, self.durable, run.starts, self.owners == 1, self._report)
         self.counters = Counters()
@@ -297,6 +298,7 @@ class ServedFeed:
         """Note how many calls of the desk that had a partition's records stored are."""
         if self.serves:
             self.desk.stored(partition, count)
+            self.wakes()
 
     def describe(self, now: float, named: Callable[[str, bytes], str]) -> str:
         """Describe the cause of a trainer's wait, for the text of its deadline error.
@@ -340,6 +342,7 @@ class ServedFeed:
         if self.failure is None:
             self.failure = (code, shown(text, _LONGEST_TEXT))
             self.opened, self.serves = True, False
+            self.wakes()
 
     def close(self, cancel: bool) -> bool:
         """Close the input; return False where it is closed, unless ``cancel`` is new."""

@@ -99,7 +99,9 @@ class Switchboard:
         self._stores = partitions.stores
         #: By feed: calls that wait until all its partitions are open.
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
-        self.waits = True  # whether something waits for ``act`` that no step of a partition brings
+        self.waits = True  # whether something may wait for ``act``
+        for feed in self.feeds.values():
+            feed.wakes = self.wake
         #: Requests of trainers that concern a whole feed, by type.
         self.handlers: dict[type, Handler] = {
             Flush: self._flush,
@@ -181,6 +183,10 @@ class Switchboard:
         else:
             self.deferred.append((action, arguments))
 
+    def wake(self) -> None:
+        """Have ``act`` look at feeds: one may have ended."""
+        self.waits = True
+
     def _when_open(self, feed: str, call: Callable[[], object]) -> None:
         """Have ``act`` call the partitions of a feed once it is open."""
         self.waits = True
@@ -202,6 +208,7 @@ class Switchboard:
 
     def _pause(self, request: int | None = None) -> None:
         """Hand out nothing more, and have trainers return what they have not begun."""
+        self.waits = True
         self._pausing += [] if request is None else [request]
         if self.paused:
             return
@@ -469,7 +476,7 @@ class Switchboard:
 
     def act(self) -> None:
         """Make calls that wait, and act on the ends of feeds."""
-        self.waits = False
+        self.waits = bool(self._pausing) or not self._reported_open
         for feed in self.feeds.values():
             if self._calls and feed.opened:
                 for call in self._calls.pop(feed.name, ()):
