@@ -1181,7 +1181,8 @@ class Desk:
             self._write("made", cell)
         if isinstance(made, list):
             for batch in made:
-                self._push(cell, batch)
+                if not (work.wanted and self._answers(cell, work.wanted, batch)):
+                    self._push(cell, batch)
         if remade:
             self._note_remade(cell)
         if one.gone:
@@ -1217,6 +1218,27 @@ class Desk:
         if cell.asking:
             self._serve(cell)
 
+    def _answers(self, cell: _Cell, wanted: _Wanted, batch: Batch) -> bool:
+        """Give a new batch to the request for it, if nothing else waits there; return whether."""
+        of, slot, epoch = wanted
+        if of is not cell or batch.slot != slot or batch.turn[0] > epoch or len(cell.asking) > 1:
+            return False
+        queue = cell.asking.get((slot, epoch))
+        if cell.one.ahead or cell.heaps.get(slot) or not queue or queue[0].gone:
+            return False
+        if not self._is_open(cell, slot):
+            return False
+        request = queue.popleft()
+        if not queue:
+            del cell.asking[slot, epoch]
+        cell.over.pop(slot, None)
+        cell.ended = False
+        session = request.session
+        del session.asked[request.number]
+        session.idle -= request.idle
+        self._grant(session, request.number, cell, batch)
+        return True
+
     @staticmethod
     def _note_remade(cell: _Cell) -> None:
         """Let all batches of a slot go out again once none of its earlier ones is to come."""
@@ -1249,7 +1271,8 @@ class Desk:
         """Answer requests where nothing comes now.  ``by``: the partition that was to make it."""
         cell, slot, epoch = wanted
         if isinstance(made, list) or (by is not cell and made not in (Outlook.FULL, Outlook.WAITS)):
-            self._todo[wanted] = None
+            if (slot, epoch) in cell.asking:
+                self._todo[wanted] = None
             return
         queue = cell.asking.get((slot, epoch), ())
         if made in (Outlook.OVER, Outlook.ENDED):
