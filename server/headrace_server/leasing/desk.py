@@ -1,37 +1,39 @@
 """The desk of one feed at one owner: it decides which trainer gets which batch.  A pure machine.
 
-    ask() ─► asking[p][slot, epoch] ─┬─ a batch is in heaps[p, slot] ─────────► Give, and a lease
-                                     └─ next_work() ─► partition.make() ─► made() ─► heaps
-                                                           └─► Idle, Over
-    commit() ─► partition.commit() ─► log ─► stored() ─► Answer
+    ask() ─► cell.asking[slot, epoch] ─┬─ a batch is in cell.heaps[slot] ──────► a lease, port.give
+                                       └─ next_work() ─► partition.make() ─► made() ─► the same
+                                                             └─► port.idle, port.over
+    commit() ─► partition.commit() ─► port.committed ─► stored() ─► port.answer
     returned, or its trainer left ─► the heap again, before all newer batches
+
+A cell is one partition, as the desk knows it.  ``port`` sends messages, stores and frees.
 
 | request | event | becomes |
 | --- | --- | --- |
-| new | a batch of its epoch or an earlier one is in the heap | answered: Give |
-| new | the heap has a later epoch, or make says OVER, ENDED | answered: Over, when all is stored |
-| new | make says IDLE or FULL | idle: the trainer is told, and the request stands |
-| new | make says FULL, and no batch comes before that one | made beyond the memory |
+| new | a batch of its epoch or an earlier one is in the heap | answered: give |
+| new | the heap has a later epoch, or make returns OVER, ENDED | over, when all is stored |
+| new | make returns IDLE or FULL | idle: the trainer learns it, and the request stands |
+| new | make returns FULL, and no batch comes before that one | made beyond the memory |
 | idle | for a second no memory is freed, and its session has no batch | the first, made beyond it |
-| new | make says WAITS, or the partition has an order that is not stored | stands |
+| new | make returns WAITS, or the partition has an order that is not stored | stands |
 | idle | a commit, a return, a leave, an order, freed memory | considered again |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
 | --- | --- | --- |
-| held | its session commits | over: logged, and answered when that is stored |
+| held | its session commits | over: to be stored, and answered when it is |
 | held | its session commits before an earlier one of its lanes | held until that counts, or stale |
 | held | its session commits, and that is refused | answered by a fault; the batch as if returned |
 | held | returned; its session leaves, or is silent | in the heap again; lanes: void from it on |
-| held | the session greets without it, with its request | held: Give again under the same token |
+| held | the session greets without it, with its request | held: sent again under the same token |
 | held | the session greets without both | in the heap again |
 | – | commit without a lease | answered if the token is known to be committed, else stale |
 
-While ``partition.make`` runs, between ``next_work`` and ``made``, the desk calls nothing of that
-partition: commits, returns and leaves that concern it wait here, in order.
+While ``partition.make`` runs in another thread, between ``begin`` and ``made``, the desk calls
+nothing of that partition: commits, returns and leaves that concern it wait here, in order.
 
-A life that begins hands nothing out until all trainers of the earlier life have greeted, or a
-grace is over.  Then it judges what they hold and have committed, in the order of tokens:
+After a start the desk hands nothing out until all trainers of the process before have greeted, or
+the grace period is over.  Then it judges the batches and commits that they name, by token:
 
 | the token is … | then |
 | --- | --- |
@@ -110,7 +112,7 @@ _LISTED = 8
 
 
 class Work(NamedTuple):
-    """One call that the owner makes next: ``partition.make(slot, epoch, beyond, most)``."""
+    """The next call of the owner: ``partition.make(slot, epoch, beyond, most)``."""
 
     partition: int
     slot: Slot
@@ -121,7 +123,7 @@ class Work(NamedTuple):
 
 
 class _Stored:
-    """Calls of the port that have something stored, and the answers that wait for that."""
+    """Counts of calls to the port that store something, and the answers that wait for these."""
 
     __slots__ = ("logged", "stored", "unstored")
 
@@ -307,7 +309,7 @@ class Desk:
             self._hear(hello)
 
     def _is_simple(self, hello: Greeting) -> bool:
-        """Return whether a greeting is of a new trainer without a rank that has nothing.
+        """Return whether a greeting is of a new trainer without rank, batches and commits.
 
         Ranks must learn the same least turns to stay in step, also of the partition that makes.
         """
@@ -335,7 +337,7 @@ class Desk:
             self._recover()
 
     def _recover(self) -> None:
-        """End the grace: nothing was handed out yet."""
+        """End the grace period: judge the greetings that have come."""
         assert self._greeted is not None
         hellos = [*self._greeted.values()]
         for name in self._known.keys() - self._greeted.keys():
@@ -472,7 +474,7 @@ class Desk:
         return "in_use", text
 
     def _judge(self, admitted: list[tuple[Greeting, _Session, int]]) -> set[Token]:
-        """Take what trainers hold and have committed; return the held tokens that are void."""
+        """Judge the batches and commits that greetings name; return held tokens that are void."""
         claims: list[tuple[Token, Batch, _Session, bool, object]] = []
         for hello, session, _ in admitted:
             claims += [(token, batch, session, False, None) for token, batch in hello.held]
@@ -600,10 +602,10 @@ class Desk:
         return silent
 
     def _next_without(self) -> _Wanted | None:
-        """Return what a trainer asks for that has no batch, while others hold all memory.
+        """Return the oldest request of a session that holds no batch, and put it first.
 
-        They may never free it: where one thread has several trainers, it waits for this one.  So
-        its request comes before theirs.  A request where its lanes have ended needs no memory.
+        The slab is full, and the sessions that hold it may never free it: one thread may have
+        several trainers, and wait for this one.  A session whose lanes have ended needs no memory.
         """
         for cell in self._held_up:
             for (slot, epoch), queue in cell.asking.items():
@@ -615,9 +617,9 @@ class Desk:
         return None
 
     def _tell_ranks(self) -> None:
-        """Tell ranks that hold batches which of their requests wait for trainers.
+        """Send Idle to ranks that hold batches, for requests that wait for trainers.
 
-        They wait all the same, to stay in step; but one that holds its own batch back learns it.
+        Ranks wait all the same, to stay in step; but one that waits for its own batch can end.
         """
         for session in self.sessions.values():
             for request in session.asked.values() if session.leases else ():
@@ -704,7 +706,7 @@ class Desk:
                 self._commit(session, first, session.early[first])
 
     def _forget_early(self, lease: _Lease) -> None:
-        """Call a commit stale that waited for an earlier batch of its lanes, which came back."""
+        """Answer a commit as stale that waited for an earlier batch, since that was returned."""
         session = lease.session
         if lease.token in session.early:
             del session.early[lease.token]
@@ -742,7 +744,7 @@ class Desk:
         self._end(lease)
 
     def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
-        """Take batches that a session returns."""
+        """End the leases of batches that a session returns."""
         if (session := self.sessions.get(name)) is None:
             return
         for token in tokens:
@@ -750,7 +752,7 @@ class Desk:
                 self._end(lease)
 
     def _end(self, lease: _Lease) -> None:
-        """Take a batch back that was not committed."""
+        """End a lease without a commit: the batch goes to another request."""
         batch, session, cell = lease.batch, lease.session, lease.cell
         if cell is self._busy:
             self._deferred.append((self._end, (lease,)))
@@ -918,7 +920,7 @@ class Desk:
         self._take_gone(cell.one)
 
     def _take_gone(self, one: Partition) -> None:
-        """Take what a partition has left out."""
+        """Free the batches that a partition has left out."""
         if one.gone:
             for batch in one.gone:
                 self.port.gone(batch)
@@ -980,7 +982,7 @@ class Desk:
         return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
 
     def _look(self, cell: _Cell) -> None:
-        """Consider the requests at a partition again, and those that are held up."""
+        """Have ``next_work`` look at the requests at a partition, and at those that are held up."""
         todo = self._todo
         for slot, epoch in cell.asking:
             todo[cell, slot, epoch] = None
@@ -998,7 +1000,7 @@ class Desk:
             break  # that looks at all of them
 
     def wake(self, partition: int) -> None:
-        """Note that a source may have something, which had nothing."""
+        """Have a partition try again whose source had no example."""
         self._again = True
         cell = self._cells[partition]
         self._look(cell)
@@ -1063,7 +1065,7 @@ class Desk:
         self._when_stored(cell, session, _Over(request.number, cell.number, epoch))
 
     def _over_as_well(self, cell: _Cell, slot: Slot) -> tuple[int, ...]:
-        """Return the other partitions of which the same was said before."""
+        """Return the other partitions where this epoch is known to be over, too."""
         if self._lanes:
             return ()
         over, cells = cell.over[slot], self._cells.items()
@@ -1138,7 +1140,7 @@ class Desk:
         self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
 
     def work_ahead(self) -> Work | None:
-        """Return the first batch, in the order of the feed, that nobody has asked for.
+        """Return what to make ahead of requests: the first batch in the order of the feed.
 
         The caller calls this when ``next_work`` has returned None.
         """
@@ -1162,7 +1164,7 @@ class Desk:
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
-        """Take what a partition has made, and what has waited for that."""
+        """Hand out what a partition has made, then make the calls that waited for the step."""
         cell = self._cells[work.partition]
         one = cell.one
         self._busy = None
@@ -1241,16 +1243,16 @@ class Desk:
 
     @staticmethod
     def _note_remade(cell: _Cell) -> None:
-        """Let all batches of a slot go out again once none of its earlier ones is to come."""
+        """Release the batches of a slot once all earlier ones are made again."""
         for slot in [*cell.remakes]:
             turn = cell.one.next_turn(slot)
             if all(one[0] < turn for one in cell.heaps.get(slot, ())):
                 cell.remakes.discard(slot)
 
     def _precedes(self, work: Work) -> bool:
-        """Return whether a batch that is out or waits comes before the one that has no memory.
+        """Return whether some batch in memory comes before the one that has no room.
 
-        If none does, none of them frees memory before that one is there.
+        If none does, trainers need that one before they free any other.
         """
         here = self.partitions[work.partition].next_turn(work.slot)
         cells, sessions = self._cells.values(), self.sessions.values()
@@ -1268,7 +1270,7 @@ class Desk:
                 self._todo.pop((cell, slot, epoch), None)
 
     def _answer_made(self, by: _Cell, wanted: _Wanted, made: list[Batch] | Outlook) -> None:
-        """Answer requests where nothing comes now.  ``by``: the partition that was to make it."""
+        """Answer requests for which no batch was made.  ``by``: the partition that tried."""
         cell, slot, epoch = wanted
         if isinstance(made, list) or (by is not cell and made not in (Outlook.FULL, Outlook.WAITS)):
             if (slot, epoch) in cell.asking:

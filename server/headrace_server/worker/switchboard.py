@@ -1,13 +1,12 @@
-"""Feeds, trainers and partitions of one worker: what each says becomes calls to the others.
+"""The feeds of one worker: orders of its supervisor, and requests of trainers for a whole feed.
 
     trainers    ─► reception ─┐               ┌─► outbox ─► trainers
     supervisor  ─► orders    ─┼─► desk (of a ─┼─► stores ── stored ─► desk
     partitions  ─► made      ─┘    feed)      └─► blocks
                                      its port: desk_port.py
 
-No call here waits.  A partition may work in another thread while this one serves trainers; the desk
-keeps what concerns it until it has made something.  Other calls of partitions are *deferred* until
-the step has ended.
+No call here blocks.  While a partition works in another thread, its desk keeps the calls that
+concern it, and this class *defers* all other calls of partitions until the step has ended.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ logger = logging.getLogger("headrace.trainers")
 Handler = Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
 #: A call, and its arguments.
 Deferred = tuple[Callable[..., object], tuple[object, ...]]
-#: In place of a trainer: one that never greets, so that the whole grace is waited for.
+#: Stands for an unknown trainer.  It never greets, so recovery waits for the full grace period.
 _ANYBODY = b""
 
 
@@ -63,17 +62,17 @@ _Ordered = Callable[[list[list[int]], str], object]
 
 @dataclass(slots=True, eq=False)
 class _Orders:
-    """An order to all partitions of a feed, until each has it and has stored it."""
+    """One order to all partitions of a feed.  It is answered when each has stored it."""
 
     what: tuple[str, Plain]
     answer: _Ordered
     left: list[Part]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
-    late: str = ""  # that partitions have made all: it counts where all have
+    late: str = ""  # why partitions refuse it that have made all; a fault only if all have
 
     def stored(self, part: Part) -> None:
-        """Note that a partition needs, or can do, no more; answer after the last one."""
+        """Note that a partition has stored or refused the order; answer after the last one."""
         self.left.remove(part)
         if not self.left:
             late = "" if self.since else self.late
@@ -91,7 +90,7 @@ class Switchboard:
     pipe: Pipe
     clock: AwakeClock
     outbox: Outbox
-    #: Returns the user function in which the worker has been for long, in words.
+    #: Names the user function in which the worker has been for more than a second.
     inside: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
@@ -157,7 +156,10 @@ class Switchboard:
         self._resize_as_declared(feed)
 
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
-        """Return the trainers of the life before.  Of other owners' lives all may be unknown."""
+        """Return the trainers of the process before this one.
+
+        Where the partitions had other owners, some may be missing: _ANYBODY stands for them.
+        """
         known: dict[bytes, Known] = {}
         lists: list[list[int]] = []
         complete = True
@@ -207,7 +209,7 @@ class Switchboard:
                 one.fail(code, text)
 
     def _pause(self, request: int | None = None) -> None:
-        """Hand out nothing more, and have trainers return what they have not begun."""
+        """Stop handing out batches, and have trainers return those that they have not begun."""
         self.waits = True
         self._pausing += [] if request is None else [request]
         if self.paused:
@@ -286,14 +288,14 @@ class Switchboard:
     # Requests of trainers that concern a whole feed
 
     def hurry(self, session: Session) -> None:
-        """Store the commits of all trainers now, and answer this one, which waits for that."""
+        """Store all commits now, since this trainer waits for its answers alone."""
         self.outbox.hurry(session)
         self.do(self._stores.hurry)
 
     def _flush(
         self, session: Session, feed: ServedFeed, flush: Flush, frames: Sequence[Frame]
     ) -> None:
-        """Keep the states of a trainer's lanes.  The last message of a flush is answered."""
+        """Store the states of a trainer's lanes; answer the last message of a flush."""
         self.do(self._keep, session, feed, flush, frames[0] if frames else b"")
 
     def _keep(self, session: Session, feed: ServedFeed, flush: Flush, block: bytes) -> None:
