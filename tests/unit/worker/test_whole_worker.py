@@ -72,6 +72,7 @@ def test_no_feed_fails_for_want_of_a_run_directory_that_is_gone(directory):
     run.mkdir()
     with Worker(run, numbers(8)) as worker:
         part = worker.owner._switchboard.feeds[FEED].partitions[0]
+        eventually(lambda: part.done)  # else its own thread finds no directory
         shutil.rmtree(run)
         with pytest.raises(ServerError, match="no segment"):
             worker.owner._partitions.fail(part, ServerError("no segment"))
