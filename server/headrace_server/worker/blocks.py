@@ -90,7 +90,8 @@ class Blocks:
         if body is None or body.gone:  # an earlier life made it
             return
         body.gone = True
-        self.taken(batch)
+        if not body.taken:
+            self.taken(batch)
         if not body.pins:
             self._free(body)
 

@@ -167,7 +167,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Send what waits, several batches to a message, and answers that are due."""
-        for session in list(self.lines):
+        for session in list(self.lines) if self.lines else ():
             if not session.present:
                 self.forget(session)
             elif session.open:

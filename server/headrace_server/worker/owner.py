@@ -208,10 +208,10 @@ class Owner:
             if reads:
                 self._catch_up()
             found = None
-            if isinstance(made, list) and feed.serves:
+            if isinstance(made, list) and now + took < until and partitions.wanted:
                 for batch in made:
                     nbytes += batch.nbytes
-                if now + took < until and nbytes < _GATHER_BYTES:
+                if nbytes < _GATHER_BYTES:
                     found = partitions.next_work()
             if switchboard.waits:
                 switchboard.act()
@@ -262,11 +262,11 @@ class Owner:
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders; the caller carries out what the desks say."""
         switchboard, (channels, pipe) = self._switchboard, self._numbers
-        socket, public = self._socket, not self._public.isdisjoint(ready)
-        if ready or self._channels.unheard or socket.waits or socket.pending:
-            if channels in ready or self._channels.unheard:
-                switchboard.reception.hear_channels()
-            if public or socket.pending:
+        socket, near = self._socket, channels in ready
+        if near or self._channels.unheard:
+            switchboard.reception.hear_channels()
+        if len(ready) > near or socket.waits or socket.pending:
+            if not self._public.isdisjoint(ready) or socket.pending:
                 socket.hear(self._clock())
             if socket.waits:
                 switchboard.reception.hear_socket(_BURST)

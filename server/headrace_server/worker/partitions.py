@@ -156,6 +156,14 @@ class Partitions:
                 return feed, work
         return None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether ``next_work`` may return something."""
+        for feed in self.feeds.values():
+            if feed.serves and (feed.desk.wanted or feed.desk.ahead):
+                return True
+        return False
+
     def tick(self, now: float) -> None:
         """Look after what needs no look at each step.  Beats show that the worker goes on."""
         self._diary.beat()
