@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zmq
 
-from headrace.connection.connection import Lookup
+from headrace.connection.finding import Lookup
 from headrace.connection.places import Server
 from headrace_proto import limits
 from headrace_proto.credentials import Keys

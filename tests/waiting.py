@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from headrace.connection.link import Link
+from headrace.connection.waiting import Waits
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 
 from .patience import PATIENCE_S
@@ -23,14 +23,14 @@ def waits_end_after(seconds: float) -> Iterator[None]:
 
     A feed that was connected with so short a ``timeout`` could fail to connect on a busy machine.
     """
-    wait = Link.wait
+    wait = Waits.wait
 
     def short(
-        link: Link, done: Callable[[], Any], timeout_s: float, *rest: Any, **named: Any
+        waits: Waits, done: Callable[[], Any], timeout_s: float, *rest: Any, **named: Any
     ) -> Any:
-        return wait(link, done, min(timeout_s, seconds), *rest, **named)
+        return wait(waits, done, min(timeout_s, seconds), *rest, **named)
 
-    with mock.patch.object(Link, "wait", short):
+    with mock.patch.object(Waits, "wait", short):
         yield
 
 
@@ -40,18 +40,18 @@ def waits_end_with(text: str) -> Iterator[None]:
 
     The reason of a wait comes with a message of the server, so no length of time is long enough.
     """
-    wait = Link.wait
+    wait = Waits.wait
 
     def stepwise(
-        link: Link, done: Callable[[], Any], timeout_s: float, *rest: Any, **named: Any
+        waits: Waits, done: Callable[[], Any], timeout_s: float, *rest: Any, **named: Any
     ) -> Any:
         deadline = time.monotonic() + min(timeout_s, PATIENCE_S)
         while True:
             try:
-                return wait(link, done, _STEP_S, *rest, **named)
+                return wait(waits, done, _STEP_S, *rest, **named)
             except (DeadlineExceeded, ConnectionLost) as error:
                 if re.search(text, str(error)) or time.monotonic() > deadline:
                     raise
 
-    with mock.patch.object(Link, "wait", stepwise):
+    with mock.patch.object(Waits, "wait", stepwise):
         yield

@@ -108,11 +108,11 @@ class Feed:
     def __repr__(self) -> str:
         """Return its name, the server's address and its state, without asking the server."""
         link = self._link
-        state = "open" if link.connected else "open, the server is away"
+        state = "open" if link.wire.connected else "open, the server is away"
         state = "ended" if link.ended else state
         failure = link.failure
         state = state if failure is None else f"failed ({type(failure).__name__})"
-        state = "closed" if link.left else state
+        state = "closed" if link.waits.left else state
         return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
 
     def __reduce__(self) -> str:
@@ -652,12 +652,12 @@ class Feed:
 
     def _leave(self, commit: bool) -> None:
         link, hands = self._link, self._hands
-        if link.left or os.getpid() != self._pid:
+        if link.waits.left or os.getpid() != self._pid:
             return
-        link.left = True
+        link.waits.left = True
         try:
             hands.leave(commit)
-            if commit and not link.failure_raised:
+            if commit and not link.waits.failure_raised:
                 link.settle()
                 hands.flush()
             elif hands.kept:

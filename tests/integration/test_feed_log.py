@@ -99,6 +99,6 @@ def test_a_feed_that_logs_leaves_as_soon_as_the_program_drops_it(address: str) -
     gc.disable()
     try:
         del feed
-        assert link.closing
+        assert link.wire.closing
     finally:
         gc.enable()

@@ -94,7 +94,7 @@ def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(
 
 def test_a_deadline_names_the_states_that_are_owed_and_for_how_long(feed: headrace.Feed):
     batch = next(feed)
-    explain, now = feed._link.explain, feed._link.looked_at
+    explain, now = feed._link.waits.explain, feed._link.waits.looked_at
     keys = ", ".join(f"00000_of_00004:k00{n}" for n in range(3))
     assert f"not saved states 'chain', 'tag' of 4 segments ({keys}, …) that" in explain(now)
     batch.save_state("chain", CHAIN)

@@ -96,7 +96,7 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
             return found
 
         monkeypatch.setattr("headrace.connection.places.sockets.getaddrinfo", looked_up)
-        monkeypatch.setattr("headrace.connection.link._LOOK_UP_S", 0.05)
+        monkeypatch.setattr("headrace.connection.finding._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
 

@@ -83,7 +83,7 @@ class Saving(TakenBatches):
         self._framework = framework
         self._maker = BlockMaker(layout.states)
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
-        link.explain = self.explain
+        link.waits.explain = self.explain
         layout.saving = weakref.ref(self)
 
     # Taking
@@ -104,7 +104,7 @@ class Saving(TakenBatches):
 
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
-        saves = _Saves(self._link.looked_at)
+        saves = _Saves(self._link.waits.looked_at)
         save = partial(self._save, saves)
         given, layout = held.given, self.layout
         slots = layout.slots.of(given)

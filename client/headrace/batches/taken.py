@@ -62,7 +62,7 @@ class TakenBatches:
         self.runs: list[DatasetRun] = []  # iterations of TensorFlow, in threads of its own
         self._warned = False
         if self.explicit:
-            link.explain = self.explain
+            link.waits.explain = self.explain
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
         """Give back a batch that was taken and that an error keeps from the loop."""

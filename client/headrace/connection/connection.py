@@ -23,7 +23,6 @@ import logging
 import os
 import select
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import zmq
@@ -33,12 +32,11 @@ from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
 from headrace_proto.credentials import Keys
 from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 from headrace_proto.spin import Spin
 
 from .batch_memory import Attachment, opening_files
 from .handshakes import connecting
-from .places import Server
 from .session import Session
 from .state_block import FreeBuffers
 
@@ -79,55 +77,6 @@ def check_files(sessions: int = 1) -> None:
 def nonsense(address: str, error: Exception | str) -> ProtocolError:
     """Return the error of a message that can not be read."""
     return ProtocolError(f"the peer at {address} sent nonsense: {error}")
-
-
-class Lookup:
-    """A socket at which the locator of a server is asked where its owners are."""
-
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None, server: Server
-    ) -> None:
-        self.place, self._server = server.place, server
-        self.socket, self._handshakes = connecting(context, keys, server.address, self.place)
-        self.asked = False
-        self.dead = False  # ZeroMQ has given the socket up
-
-    @property
-    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """The sockets that are readable when ``answer`` has something to read."""
-        return self.socket, self._handshakes.monitor
-
-    @property
-    def unreached(self) -> bool:
-        """Whether the last attempt to connect has failed."""
-        return self._handshakes.unreached
-
-    def ask(self, hello: Hello) -> None:
-        """Ask, once more where the server was reached."""
-        if not (self.asked and self.unreached):
-            self.asked = True
-            try:
-                self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)), _NOBLOCK)
-            except zmq.Again:
-                self.dead = True
-
-    def answer(self, now: float) -> Any:
-        """Return an answer that has come, or None.  HeadraceError where waiting is in vain."""
-        known = self._server.served is not None
-        try:
-            if self.socket.poll(0):
-                return FROM_SERVER.decode(self.socket.recv_multipart()[0])
-        except ProtocolError as error:
-            if not known:  # else another program has the address for a while
-                raise nonsense(self._server.address, error) from None
-        # A busy server may break handshakes off.
-        if (fault := self._handshakes.fault(now, known)) is not None:
-            raise fault
-        self._server.broken = self._handshakes.broken
-        return None
-
-    def close(self) -> None:
-        self._handshakes.close()
 
 
 class Sleep:

@@ -23,7 +23,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[zmq.Socket[bytes]]:
             super().__init__(*arguments)
             opened.append(self._socket)
 
-    monkeypatch.setattr("headrace.connection.link.Connection", Noted)
+    monkeypatch.setattr("headrace.connection.exchanging.Connection", Noted)
     return opened
 
 
@@ -37,4 +37,4 @@ def peer() -> Iterator[Peer]:
 @pytest.fixture(autouse=True)
 def no_wait_for_an_answer_to_bye(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers of tests are asked by these alone: they do not answer by themselves."""
-    monkeypatch.setattr("headrace.connection.link._BYE_S", 0.0)
+    monkeypatch.setattr("headrace.connection.exchanging._BYE_S", 0.0)

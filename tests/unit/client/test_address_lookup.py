@@ -43,7 +43,7 @@ class Name:
 def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     name = Name()
     monkeypatch.setattr("headrace.connection.places.sockets.getaddrinfo", name.look_up)
-    monkeypatch.setattr("headrace.connection.link._ASK_S", 0.1)
+    monkeypatch.setattr("headrace.connection.finding._ASK_S", 0.1)
     return name
 
 
@@ -95,7 +95,7 @@ def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator(plac
         assert not locator.hear(Hello).shares
         locator.locate(owner=moved.address)
         moved.welcome()
-        link.wait(lambda: link.connected, PATIENCE_S, "the Welcome at the new address")
+        link.waits.wait(lambda: link.wire.connected, PATIENCE_S, "the Welcome at the new address")
 
 
 def test_a_locator_without_the_feed_ends_the_search_for_its_owner(places: list[Peer]):

@@ -15,7 +15,8 @@ import pytest
 import zmq
 
 import headrace
-from headrace.connection import link as module
+from headrace.connection import exchanging
+from headrace.connection.exchanging import Wire
 from headrace.connection.link import Link, opened
 from headrace.connection.session import NEWCOMER, Member, Session
 from headrace.machine.requests import flush_states
@@ -50,7 +51,7 @@ def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer
 
 def heard(link: Link, what: Callable[[Session], object]) -> None:
     """Wait until the session has received ``what``."""
-    link.wait(lambda: what(link.session), PATIENCE_S, "what the test says")
+    link.waits.wait(lambda: what(link.session), PATIENCE_S, "what the test says")
 
 
 def test_the_error_of_a_server_that_is_not_ready_names_what_it_waits_for(peer: Peer):
@@ -70,14 +71,14 @@ class Taking:
         self._link = link
         self.came: list[object] = []
         self.thread = threading.Thread(target=self._take)
-        waits, await_news = threading.Event(), Link.await_news
+        waits, await_news = threading.Event(), Wire.await_news
 
-        def awaited(link: Link, news: int, at_most_s: float) -> None:
+        def awaited(wire: Wire, news: int, at_most_s: float) -> None:
             if threading.current_thread() is self.thread:
                 waits.set()
-            await_news(link, news, at_most_s)
+            await_news(wire, news, at_most_s)
 
-        monkeypatch.setattr(Link, "await_news", awaited)
+        monkeypatch.setattr(Wire, "await_news", awaited)
         self.thread.start()
         assert waits.wait(PATIENCE_S)
 
@@ -97,7 +98,7 @@ def test_a_server_that_is_away_for_minutes_is_waited_for(
 ):
     """1 the server is silent for more than 5 minutes, 2 it is greeted again, 3 it answers."""
     monkeypatch.setattr(
-        module, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
+        exchanging, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
     )
     with linked(peer, 1e5, heartbeat_s=50.0) as link:
         taking = Taking(link, monkeypatch)
@@ -124,7 +125,7 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
         while looks[0] < last + 4 and taking.thread.is_alive():
             time.sleep(0.001)
 
-    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, now))
+    monkeypatch.setattr(exchanging, "AwakeClock", lambda: AwakeClock(1.0, now))
     with linked(peer, 5.0, heartbeat_s=1.0) as link:
         taking = Taking(link, monkeypatch)
         for _ in range(3):
@@ -145,11 +146,11 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
 ):
     """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
     machine = [100.0]
-    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
+    monkeypatch.setattr(exchanging, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
     with linked(peer, 0.8) as link:
-        await_news, woken = Link.await_news, []
+        await_news, woken = Wire.await_news, []
 
-        def suspended(link: Link, news: int, at_most_s: float) -> None:
+        def suspended(wire: Wire, news: int, at_most_s: float) -> None:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
                 link.exchange()  # the request for a batch goes out
@@ -157,10 +158,10 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
                     machine[0] += 3600
                     peer.end()
                     assert sockets[-1].poll(1000 * int(PATIENCE_S))
-            await_news(link, news, at_most_s)
+            await_news(wire, news, at_most_s)
 
         trainer = threading.current_thread()
-        monkeypatch.setattr(Link, "await_news", suspended)
+        monkeypatch.setattr(Wire, "await_news", suspended)
         assert link.take() is None
         assert woken
 
@@ -184,7 +185,7 @@ def test_the_error_of_the_deadline_says_that_the_server_stopped_and_announced_it
 def test_close_waits_for_less_time_and_counts_unanswered_commits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.connection.link._LEAVE_S", 0.3)
+    monkeypatch.setattr("headrace.connection.waiting._LEAVE_S", 0.3)
     with linked(peer, 600, 1) as link:
         link.settle()  # owes nothing: it does not wait
         peer.give(5)
@@ -192,7 +193,7 @@ def test_close_waits_for_less_time_and_counts_unanswered_commits(
             pass
         link.commit(5)
         stop(peer)
-        link.left = True
+        link.waits.left = True
         with pytest.raises(ConnectionLost, match="1 commits of this trainer have no answer"):
             link.settle()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace.connection import link as module
+from headrace.connection import exchanging
 from headrace.connection.connection import Connection, Sleep
 from headrace.connection.link import Link
 from headrace.connection.session import Member, Session
@@ -49,18 +49,18 @@ def heard(link: Link, what: Callable[[Session], object]) -> None:
     """Wait as a trainer's thread does until the session is so."""
     deadline = Deadline(PATIENCE_S)
     while True:
-        news = link.news
+        news = link.wire.news
         if what(link.sessions[0]):
             return
         assert deadline.left_s, "it did not come"
-        link.await_news(news, 1.0)
+        link.wire.await_news(news, 1.0)
 
 
 @pytest.fixture
 def alone(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     """A link that no silence ends, whose lazy thread does nothing any more."""
     with linked(peer, heartbeat_s=1000.0) as link:
-        monkeypatch.setattr(link, "_look", lambda: None)
+        monkeypatch.setattr(link.wire, "_look", lambda: None)
         link.exchange()
         yield link
 
@@ -83,13 +83,13 @@ def test_one_of_two_waiting_threads_reads_for_both_and_the_other_takes_over(
     first = [threading.Thread(target=heard, args=(alone, lambda s: s.waiting)) for _ in range(2)]
     last = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
     threads, following = [*first, last], list[threading.Thread]()
-    wait = alone.changed.wait
+    wait = alone.wire.changed.wait
 
     def followed(timeout: float | None = None) -> bool:
         following.append(threading.current_thread())
         return wait(timeout)
 
-    monkeypatch.setattr(alone.changed, "wait", followed)
+    monkeypatch.setattr(alone.wire.changed, "wait", followed)
     for thread in threads:
         thread.start()
     eventually(lambda: len(set(following)) == 2)
@@ -124,7 +124,7 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     thread = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
     thread.start()
     assert asleep.wait(PATIENCE_S)
-    with alone.changed:
+    with alone.wire.changed:
         alone.sessions[0].requests.ask(drain(True))
     alone.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
@@ -142,7 +142,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
 
     monkeypatch.setattr(Sleep, "wait", interrupted)
     with pytest.raises(error):
-        alone.await_news(alone.news, 1.0)
+        alone.wire.await_news(alone.wire.news, 1.0)
     monkeypatch.undo()
     peer.say(Pulse(7, waiting="still there"))
     heard(alone, lambda s: s.waiting == "still there")
@@ -156,7 +156,7 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Connection, "_send", interrupted)
-    with alone.changed:
+    with alone.wire.changed:
         alone.sessions[0].requests.ask(drain(False))
     with pytest.raises(KeyboardInterrupt):
         alone.exchange()
@@ -200,7 +200,7 @@ def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Link, pee
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sleep, "wait", handled)
-        alone.await_news(alone.news, 1.0)
+        alone.wire.await_news(alone.wire.news, 1.0)
     peer.say(Pulse(7, waiting="for the next"))
     heard(alone, lambda s: s.waiting == "for the next")
 
@@ -210,18 +210,18 @@ def test_a_resumed_process_reads_from_the_server_before_it_judges_the_silence(
 ):
     """1 it is suspended for an hour, 2 it wakes, 3 it sends a heartbeat at once and no Hello."""
     now = [100.0]
-    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
+    monkeypatch.setattr(exchanging, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
     with linked(peer, heartbeat_s=2.0) as link:
-        link.await_news(link.news, 0.0)
+        link.wire.await_news(link.wire.news, 0.0)
         now[0] += 3600
-        link.await_news(link.news, 0.0)
+        link.wire.await_news(link.wire.news, 0.0)
         assert link.sessions[0].connected
         while not isinstance(said := peer.hear(object), Renew):
             assert not isinstance(said, Hello)
         for _ in range(4):
             now[0] += 0.9
-            link.await_news(link.news, 0.0)
+            link.wire.await_news(link.wire.news, 0.0)
             assert link.sessions[0].connected
         now[0] += 0.9
-        link.await_news(link.news, 0.0)
+        link.wire.await_news(link.wire.news, 0.0)
         assert not link.sessions[0].connected, "silence while it ran counts"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.connection.link import lose_silent
+from headrace.connection.exchanging import lose_silent
 from headrace.connection.places import Server
 from headrace.connection.session import Member, Session
 from headrace.machine.trainer import Trainer
