@@ -14,6 +14,7 @@ layout computes them once for each combination.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -28,7 +29,7 @@ from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.declaration import Plain
-from ..reading.columns import Column, Strings, ranges
+from ..reading.columns import Strings, ranges
 from ..shaping.spans import ALL, Spans
 from .assemble import as_bytes
 from .pieces import Pieces, write_sequence
@@ -40,7 +41,6 @@ Result = Mapping[str, np.ndarray] | None
 #: Gives the sequences of each segment of a batch, by name, or None for a bad one.
 Results = Callable[[Spans, Mapping[int, Offer]], Iterable[tuple[int, Result]]]
 
-_Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
 _Counts = tuple[int, int, int, int]  # rows, starts, states, most examples of a row
 
 #: Columns of lanes, which have values for the empty rows of a rank's block, too.
@@ -49,39 +49,44 @@ _OF_BLOCK = ("@lane", "@starts")
 LENGTHS = ("@total_length", "@length", "@left_length", "@right_length")
 #: Columns with a value for each segment that follows from its numbers.
 _OF_SEGMENTS = ("@sequence", "@sequence_count", "@length", "@total_length", "@insertion_index")
-_SEQUENCE, _CONTEXT, _STATE, _INITIAL = "sequences:", "context:", "state:", "initial:"
+_SEQUENCE, _STATE, _INITIAL = "sequences:", "state:", "initial:"
 #: Maximum number of combinations of sizes whose offsets are cached.
 _MOST_KNOWN = 256
 #: Bytes of a record of numpy: of larger batches each column is a view of its own.
 _MOST_RECORD = 2**31
 
 
-class _Places:
-    """Where all columns of batches with the same sizes lie."""
+class _Numbers:
+    """Where the columns of numbers of batches with the same counts lie: at the start of a block."""
 
-    def __init__(
-        self,
-        slots: list[ColumnPlace],
-        nbytes: int,
-        arrays: Mapping[str, _Array],
-        strings: Mapping[str, ColumnPlace],
-    ) -> None:
-        self.slots = slots  # in the order of the fields
-        self.nbytes = nbytes
-        self.arrays, self.strings = arrays, strings
+    def __init__(self, specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        """``specs``: dtype and shape by name."""
+        slots, self.end = arrange([(dtype, shape, 0) for dtype, shape in specs.values()])
+        self.slots = dict(zip(specs, slots, strict=True))
+        self.arrays = {n: (s.shape, numpy_dtype(s.dtype), s.offset) for n, s in self.slots.items()}
         self._record: np.dtype | None = None
-        if nbytes < _MOST_RECORD:
-            formats = [(dtype, shape) for shape, dtype, _ in arrays.values()]
-            offsets = [offset for *_, offset in arrays.values()]
-            named = {"names": list(arrays), "formats": formats, "offsets": offsets}
+        if self.end < _MOST_RECORD:
+            formats = [(dtype, shape) for shape, dtype, _ in self.arrays.values()]
+            offsets = [slot.offset for slot in slots]
+            named = {"names": list(specs), "formats": formats, "offsets": offsets}
             self._record = np.dtype(named)  # type: ignore[call-overload]
 
     def columns(self, block: np.ndarray) -> Any:
-        """Return the columns of numbers by name, as views of their block."""
+        """Return the columns by name, as views of their block."""
         if self._record is not None:
             return np.ndarray((), self._record, block)
         arrays = self.arrays.items()
         return {name: np.ndarray(shape, dtype, block, at) for name, (shape, dtype, at) in arrays}
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where all columns of batches with the same sizes lie."""
+
+    slots: list[ColumnPlace]  # in the order of the fields
+    nbytes: int
+    numbers: _Numbers
+    strings: Mapping[str, ColumnPlace]
 
 
 class BlockLayout:
@@ -95,7 +100,7 @@ class BlockLayout:
         values: Mapping[str, Plain],
         results: Results | None = None,
     ) -> None:
-        """``masks`` are the sequences that tell real steps, ``values`` pad sequences.
+        """``masks``: sequences with a mask of their real steps.  ``values``: paddings of sequences.
 
         With ``results`` a function makes all sequences, and none is copied.
         """
@@ -115,13 +120,11 @@ class BlockLayout:
         self.sides = [n for n in LENGTHS[2:] if n in fields]
         #: Whether it matters which steps of a row are real.
         self.padded = bool(self.masks or self.values or self.sides)
-        self.context = _named(self.numbers, _CONTEXT)
-        columns = (n for n, _ in (*named, *self.context))
+        columns = (n for n, _ in named)
         known = {*_OF_SEGMENTS, *_OF_BLOCK, *LENGTHS, *PACKED, *self.extra, *self.masks, *columns}
-        self.facts = [(n, n[1:]) for n in self.numbers if n not in known]
-        #: By column of strings: the part of a batch that has it, and its name there.
-        self.texts = {n: (_SEQUENCE, of) for n, of in _named(self.strings, _SEQUENCE)}
-        self.texts |= {n: (_CONTEXT, of) for n, of in _named(self.strings, _CONTEXT)}
+        #: Columns of numbers that examples have: context and facts.
+        self.of_examples = [n for n in self.numbers if n not in known]
+        self.texts = dict(_named(self.strings, _SEQUENCE))  # sequences of strings
         #: By column: its strings in a row without an example.
         self.blanks = {
             n: [as_bytes(values.get(n.removeprefix(_SEQUENCE)))] * prod(self._inner(n, 1))
@@ -134,25 +137,19 @@ class BlockLayout:
 
     def _placed(self, counts: _Counts, texts: tuple[int, ...]) -> _Places:
         """Numeric columns come first, so their offsets do not depend on the strings."""
-        numbers, arrays, end = self._placed_numbers(counts)
-        placed, strings = dict(numbers), dict[str, ColumnPlace]()
+        numbers = self._placed_numbers(counts)
+        placed, strings, end = dict(numbers.slots), dict[str, ColumnPlace](), numbers.end
         for name, size in zip(self.strings, texts, strict=True):
             shape = self._rows(name, counts), *self._inner(name, counts[3])
             nbytes = 8 * (prod(shape) + 1) + size
             placed[name] = strings[name] = ColumnPlace(BYTES, shape, end, nbytes)
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return _Places([placed[name] for name in self.fields], end, arrays, strings)
+        return _Places([placed[name] for name in self.fields], end, numbers, strings)
 
-    def _of_numbers(
-        self, counts: _Counts
-    ) -> tuple[Mapping[str, ColumnPlace], Mapping[str, _Array], int]:
-        """Return the numeric columns of batches with these counts, and their end."""
-        shapes = [(self._rows(n, counts), *self._inner(n, counts[3])) for n in self.numbers]
-        dtypes = [self.fields[n].dtype for n in self.numbers]
-        slots, end = arrange([(d, shape, 0) for d, shape in zip(dtypes, shapes, strict=True)])
-        by_name = dict(zip(self.numbers, slots, strict=True))
-        arrays = {n: (s.shape, numpy_dtype(s.dtype), s.offset) for n, s in by_name.items()}
-        return by_name, arrays, end
+    def _of_numbers(self, counts: _Counts) -> _Numbers:
+        """Return where the numeric columns of batches with these counts lie."""
+        shapes = {n: (self._rows(n, counts), *self._inner(n, counts[3])) for n in self.numbers}
+        return _Numbers({n: (self.fields[n].dtype, shape) for n, shape in shapes.items()})
 
     def _rows(self, name: str, counts: _Counts) -> int:
         if name.startswith(_INITIAL):
@@ -222,7 +219,7 @@ class SegmentBlock:
         self._results: Iterable[tuple[int, Result]] = ()
         if layout.results is not None:
             self._results = layout.results(batch, offers)
-            if any(kind == _SEQUENCE for kind, _ in layout.texts.values()):
+            if layout.texts:
                 self._results = list(self._results)
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
@@ -250,7 +247,7 @@ class SegmentBlock:
         """Write all but numeric states and the results of a function of segments."""
         batch, layout, places = self.batch, self._layout, self._places
         geometry, cut = layout.geometry, layout.geometry.cut
-        self.columns = columns = places.columns(block)
+        self.columns = columns = places.numbers.columns(block)
         if layout.packed or not self._in_order:
             block[: self.nbytes] = 0
         for texts, place in zip(self._texts, places.strings.values(), strict=True):
@@ -271,7 +268,7 @@ class SegmentBlock:
         if layout.sequences:
             pieces = Pieces.of(batch, geometry, self._groups)
             for name, source in layout.sequences:
-                offset = places.arrays[name][2]
+                offset = places.numbers.slots[name].offset
                 write_sequence(block, offset, self.rows, geometry.width, source, pieces)
         if layout.padded:
             self._fill_padding(totals, own)
@@ -311,15 +308,13 @@ class SegmentBlock:
             if found is not None:
                 found[:, of] = numbers
             to = of if self._examples is ALL else self._examples[of]
-            for name, source in self._layout.context:
-                self._by_example(name)[to] = offer.context[source][rows]  # type: ignore[index]
-            for name, source in self._layout.facts:
-                self._by_example(name)[to] = offer.facts[source][rows]
+            for name in self._layout.of_examples:
+                self._by_example(name)[to] = offer.columns[name][rows]
         counts, totals = numbers if found is None else found
         return counts, totals
 
     def _fill_padding(self, totals: np.ndarray, own: np.ndarray | int) -> None:
-        """Write what tells real steps from others, and the values of these."""
+        """Write masks, counts of real steps and paddings."""
         batch, layout, columns = self.batch, self._layout, self.columns
         geometry = layout.geometry
         if layout.packed:
@@ -365,22 +360,21 @@ class SegmentBlock:
                 whole[self._rows_at] = array
                 flat = whole.reshape(-1).tolist()
             return flat
-        kind, of_it = self._layout.texts.get(name, ("", ""))
-        if kind == _SEQUENCE:
-            return self._of_steps(of_it, self._layout.blanks[name])
-        return self._of_examples(of_it, self._layout.blanks[name])
+        if name in self._layout.texts:
+            return self._of_steps(self._layout.texts[name], self._layout.blanks[name])
+        return self._of_examples(name, self._layout.blanks[name])
 
-    def _of_examples(self, source: str, blank: list[bytes]) -> list[bytes]:
-        """Return a column of context, or the keys ("")."""
+    def _of_examples(self, name: str, blank: list[bytes]) -> list[bytes]:
+        """Return a column of context, or the keys."""
         if len(self._groups) == 1 and self._examples is ALL:  # as it mostly is
             offer, _, rows = self._groups[0]
-            return _texts(offer, source, rows)
+            return _texts(offer.columns[name], rows)
         whole = np.full((self.rows * self._most, len(blank)), b"", object)
         whole[:] = blank
         places = np.arange(self.rows * self._most)[self._examples]
         for offer, of, rows in self._groups:
             flat = np.empty(len(rows) * len(blank), object)
-            flat[:] = _texts(offer, source, rows)
+            flat[:] = _texts(offer.columns[name], rows)
             whole[places[of]] = flat.reshape(len(rows), len(blank))
         return whole.reshape(-1).tolist()
 
@@ -422,18 +416,11 @@ class SegmentBlock:
         return whole.tolist()
 
 
-def _texts(offer: Offer, source: str, rows: np.ndarray) -> list[bytes]:
-    """Return strings of some examples, in C order: of a column of context, or the keys ("")."""
-    texts: list[bytes] = (
-        _flat(offer.context[source], rows) if source else offer.keys.take(rows).tolist()
-    )
-    return texts
-
-
-def _flat(column: Column, rows: slice | np.ndarray) -> list[bytes]:
-    """Return the strings of some rows of a column, in C order."""
-    assert isinstance(column, Strings)
-    texts: list[bytes] = column.take(rows).to_objects().reshape(-1).tolist()
+def _texts(column: Strings | np.ndarray, rows: np.ndarray) -> list[bytes]:
+    """Return the strings of some examples, in C order."""
+    taken = column.take(rows)
+    found = taken.to_objects() if isinstance(taken, Strings) else taken
+    texts: list[bytes] = found.reshape(-1).tolist()
     return texts
 
 

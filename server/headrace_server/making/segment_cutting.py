@@ -107,9 +107,9 @@ class Offer:
     steps: np.ndarray  # int64 [n]
     openings: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged]
-    context: Mapping[str, Column]
+    #: By name in a batch: keys, context and facts of examples.
+    columns: Mapping[str, Any]
     initial: Mapping[str, Column]  # initial states that each example brings
-    facts: Mapping[str, np.ndarray]
     _steps: dict[str, Steps] = dataclasses.field(default_factory=dict)
 
     def steps_of(self, name: str, width: int) -> Steps:
@@ -312,18 +312,20 @@ class Cutting:
         steps = next(iter(sequences.values())).lengths
         openings = self._openings(chunk, epoch) if self._phased else None
         totals = np.minimum(steps if totals is None else totals, MOST_STEPS)
+        keys = self._keys(chunk, epoch)
+        context = {f"context:{name}": chunk.columns[of] for name, of in self._context.items()}
+        facts = {RESERVED + name: fact for name, fact in chunk.facts.items()}
         return chunk, Offer(
             chunk.origin,
             chunk.ordinals,
             epoch,
-            self._keys(chunk, epoch),
+            keys,
             np.array([self.geometry.counts(steps, openings), totals]),
             steps,
             openings,
             sequences,
-            {name: chunk.columns[column] for name, column in self._context.items()},
+            {**facts, **context, "@key": keys},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
-            chunk.facts,
         )
 
     def _cut(self, chunk: Chunk) -> dict[str, Ragged]:

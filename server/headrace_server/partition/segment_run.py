@@ -271,7 +271,7 @@ class SegmentRun(Run):
     def _written(self, batch: Spans) -> SegmentBlock:
         """Return a batch to be written, with initial states for examples that begin.
 
-        That is harmless for an expected batch: no other batch uses these entries yet.
+        Harmless for an expected batch: no other batch uses these entries yet.
         """
         self.states.grow(self.machine.entries.size)
         self.states.begin(batch, self.held)
@@ -333,7 +333,7 @@ class SegmentRun(Run):
         return None
 
     def _note(self, out: Out, payload: Payload | None) -> None:
-        spans = out.spans
+        spans = out.draft
         if self.machine.chained and len(spans.ended) < len(spans):
             # Ended examples too: their entries are not read before other examples begin there.
             # the desk's caller has checked the states
@@ -369,7 +369,7 @@ class SegmentRun(Run):
         self._settle()
         machine, meta = self.machine, dict[str, bytes]()
         if (turns := machine.turns()) != self._turns:
-            self._turns = [*turns[:-1], list(turns[-1])]
+            self._turns = turns
             meta["turns"] = pack(turns)
         if machine.orders is not self._orders:
             self._orders = machine.orders

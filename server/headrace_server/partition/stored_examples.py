@@ -94,9 +94,9 @@ class StoredExamples:
         cursor = msgpack.unpackb(self._chunks[self._base].cursor, strict_map_key=False)
         return int(cursor["input"]["epoch"])
 
-    def _close_lines(self, chunks: Iterable[int]) -> None:
+    def _close_lines(self, chunks: Sequence[int]) -> None:
         """Close one line of each of these chunks."""
-        for number, lines in Counter(chunks).items():
+        for number, lines in _counted(chunks).items():
             chunk = self._chunks.get(number)
             if chunk is None or chunk.unsettled < lines:
                 raise ValueError(f"no line of chunk {number} is open")
@@ -177,7 +177,7 @@ class StoredExamples:
             return []
         self._line_in[entries] = put.lines
         begun: list[int] = put.numbers[CHUNK][~stored].tolist()
-        for chunk, rows in Counter(begun).items():
+        for chunk, rows in _counted(begun).items():
             count = self._stored.get(chunk, 0)
             self._stored[chunk] = count + rows
             if not count:
@@ -200,7 +200,7 @@ class StoredExamples:
         """End examples; return the chunks of those that are not ``stored``."""
         lines, chunks = numbers[LINE], numbers[CHUNK]
         change.drop = lines[stored].tolist()
-        for chunk, rows in Counter(chunks[stored].tolist()).items():
+        for chunk, rows in _counted(chunks[stored].tolist()).items():
             self._stored[chunk] -= rows
             if not self._stored[chunk]:
                 del self._stored[chunk]
@@ -260,3 +260,8 @@ def _joined(
     places, last = np.arange(len(entries)), np.empty(entries.max(initial=-1) + 1, np.int64)
     last[entries] = places
     return numbers, entries, after, keys, last.take(entries) == places
+
+
+def _counted(chunks: Sequence[int]) -> dict[int, int]:
+    """Return how often each of these chunks comes; a few of them do, mostly one."""
+    return {chunk: chunks.count(chunk) for chunk in set(chunks)}

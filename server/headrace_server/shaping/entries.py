@@ -11,7 +11,7 @@ is reused when that segment is committed.  Tables only grow, and an example stay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Entries:
         self.size = 0  # of the tables
         self._drawn = False  # whether first segments have lengths of their own
         self._resumed = False  # whether an earlier process began some examples
-        self._key_of: dict[int, Key] = {}
+        self.key_of: dict[int, Key] = {}  # of examples that have not ended
         self._entry_of: dict[Key, int] = {}  # by key in flight; -1 before it has an entry
         self._free: list[int] = []
         self.uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
@@ -113,7 +113,7 @@ class Entries:
         numbers = self._free[: -n - 1 : -1]
         del self._free[len(self._free) - n :]
         self.live += n
-        self._key_of.update(zip(numbers, keys, strict=True))
+        self.key_of.update(zip(numbers, keys, strict=True))
         self._entry_of.update(zip(keys, numbers, strict=True))
         return np.array(numbers, np.int64)
 
@@ -121,7 +121,7 @@ class Entries:
 
     def land(self, entries: np.ndarray) -> None:
         """End the flight of these examples' keys."""
-        key_of, entry_of = self._key_of, self._entry_of
+        key_of, entry_of = self.key_of, self._entry_of
         for entry in entries.tolist():
             key = key_of[entry]
             if entry_of.get(key) == entry:
@@ -130,15 +130,15 @@ class Entries:
     def reenter(self, entries: np.ndarray) -> None:
         """Put the keys of these examples in flight again, if no other example has them."""
         for entry in entries.tolist():
-            self._entry_of.setdefault(self._key_of[entry], entry)
+            self._entry_of.setdefault(self.key_of[entry], entry)
 
     def free(self, entries: np.ndarray) -> None:
         """Free the entries of examples that ended or were dropped, and no longer need a chunk."""
-        numbers, key_of, uses = entries.tolist(), self._key_of, self.uses
+        numbers, key_of, uses = entries.tolist(), self.key_of, self.uses
         for entry, chunk in zip(numbers, self.chunk.take(entries).tolist(), strict=True):
             del key_of[entry]
-            if uses[chunk] > 1:
-                uses[chunk] -= 1
+            if left := uses[chunk] - 1:
+                uses[chunk] = left
             else:
                 del uses[chunk]
         self.index[entries] = -1  # no example is there
@@ -203,27 +203,11 @@ class Entries:
         """Return one row for each of the names in Examples."""
         return self._numbers.take(entries, 1)
 
-    def all(self) -> np.ndarray:
-        """Return all entries in use."""
-        return np.fromiter(self._key_of, np.int64, len(self._key_of))
-
-    def all_keys(self) -> Iterable[Key]:
-        """Return the keys of all examples that have not ended."""
-        return self._key_of.values()
-
-    def key_of(self, entry: int) -> Key:
-        """Return the key of an example that has not ended."""
-        return self._key_of[entry]
-
     def keys_of(self, entries: np.ndarray) -> list[Key]:
         """Return the keys of examples that have not ended."""
-        return list(map(self._key_of.__getitem__, entries.tolist()))
-
-    def of_name(self, name: bytes) -> list[tuple[int, int]]:
-        """Return entry and epoch of each example whose key is (epoch, name)."""
-        return [(entry, epoch) for entry, (epoch, key) in self._key_of.items() if key == name]
+        return list(map(self.key_of.__getitem__, entries.tolist()))
 
     def find(self, indices: np.ndarray) -> np.ndarray:
         """Return entries by insertion index; -1 for an example that is not here."""
-        there = {int(self.index[entry]): entry for entry in self._key_of}
+        there = {int(self.index[entry]): entry for entry in self.key_of}
         return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)

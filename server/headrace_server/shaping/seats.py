@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..leasing.protocol import ANYONE, Batch, Slot
+from ..leasing.protocol import ANYONE, Slot
 from .admission import Admission
 from .entries import Entries
+from .plan import Plan
 from .spans import NO_NUMBERS, Spans
 from .stored_state import Key
 
@@ -31,11 +32,10 @@ Seated = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(slots=True, eq=False)
-class Out:
+class Out(Plan):
     """A batch that was drafted and is not committed."""
 
-    batch: Batch
-    spans: Spans
+    draft: Spans
     seat: Seat | None = None  # of its lanes
     keys: Sequence[Key] = ()  # of its examples, once it is committed
 
@@ -83,13 +83,13 @@ class Arrival:
         """Return the next full batch if ``out`` is committed first; None if unknown."""
         admission, entries = self._admission, NO_NUMBERS
         if out is not None:
-            going = ~out.spans.last
-            entries = out.spans.entries[going]
+            going = ~out.draft.last
+            entries = out.draft.entries[going]
         if admission.back.count:
             indices, waiting = admission.back.first(size)
             if out is not None:
                 waiting = np.concatenate([waiting, entries])
-                indices = np.concatenate([indices, out.spans.indices[going]])
+                indices = np.concatenate([indices, out.draft.indices[going]])
             entries = waiting[indices.argsort(kind="stable")]
         entries = entries[:size]
         missing = size - len(entries)
@@ -152,7 +152,7 @@ class Lanes:
         places = dict(self.before)
         for slot, seat in self.of.items():
             lanes = seat.lanes.copy()
-            for spans in (out.spans for out in reversed(seat.out)):
+            for spans in (out.draft for out in reversed(seat.out)):
                 lanes[spans.lanes[spans.heads]] = spans.entries[spans.heads]
             going = (lanes >= 0).nonzero()[0]
             going = going[self._entries.kept[lanes[going]] > 0]
@@ -286,7 +286,7 @@ class Lanes:
 
     def hand_out(self, out: Out) -> None:
         """Let the lanes of a batch go on after it; those of examples that end are empty."""
-        spans = out.spans
+        spans = out.draft
         out.seat = seat = self.of[out.batch.slot]
         lanes, last = spans.lanes, spans.last
         if self._entries.cut.packed:  # the last example of a row stays
@@ -300,7 +300,7 @@ class Lanes:
         """Put the rows of returned batches in their lanes again; return those that were there."""
         displaced: list[int] = []
         for out in reversed(void):
-            spans = out.spans
+            spans = out.draft
             heads, lanes = spans.entries[spans.heads], spans.lanes[spans.heads]
             now = seat.lanes[lanes]
             displaced += now[(now >= 0) & ~np.isin(now, spans.entries)].tolist()

@@ -104,7 +104,7 @@ class Segments(Machine, Shaper):
         if self._lanes:
             going = self.entries.live
         else:
-            out = (len(out.spans) - len(out.spans.ended) for out in self._out.values())
+            out = (len(out.draft) - len(out.draft.ended) for out in self._out.values())
             going = admission.ready + (0 if admission.cancelled else sum(out))
         if going < self.batch_size * max(1, self.world):
             admission.drop_ready("remainder")
@@ -185,7 +185,7 @@ class Segments(Machine, Shaper):
             drafts = self._members_for(slot)
         else:
             drafts = self._round(slot if self.lanes else ANYONE)
-        return [Plan(out.batch, out.spans) for out in drafts] or None
+        return [*drafts] or None
 
     def _members_for(self, slot: Slot) -> list[Out]:
         if lacking := self._lacks.get(slot):
@@ -243,7 +243,7 @@ class Segments(Machine, Shaper):
         """Hand a batch out; free the places of examples that end with it."""
         self.entries.at[spans.entries] = spans.after
         if len(spans):
-            self._last_epoch = self.entries.key_of(int(spans.entries[0]))[0]
+            self._last_epoch = self.entries.key_of[int(spans.entries[0])][0]
         batch.epoch = self._last_epoch
         out = self._out[batch.name] = Out(batch, spans)
         if self._lanes:
@@ -266,8 +266,14 @@ class Segments(Machine, Shaper):
             out.seat.out.pop(0)
             out.seat.last = out
         del self._out[batch.name]
-        self._note_turn(out.batch)
-        spans, tables, cancelled = out.spans, self.entries, self.admission.cancelled
+        number, index = self._committed
+        epoch, turn = out.batch.turn
+        if epoch == self.epoch:
+            index = max(index, turn + 1)
+            if self.world and isinstance(batch.slot, int):
+                self._rank_next[batch.slot] = turn + 1
+        self._committed = max(number, batch.number + 1), index
+        spans, tables, cancelled = out.draft, self.entries, self.admission.cancelled
         out.keys, free = tables.keys_of(spans.entries), spans.entries
         if self.chained:
             tables.version[free] = spans.versions[:] = token
@@ -286,16 +292,6 @@ class Segments(Machine, Shaper):
             return "cancelled", "the feed was drained with cancel=True: states are not saved"
         return out
 
-    def _note_turn(self, batch: Batch) -> None:
-        """Count a batch that is committed."""
-        number, index = self._committed
-        epoch, turn = batch.turn
-        if epoch == self.epoch:
-            index = max(index, turn + 1)
-            if self.world and isinstance(batch.slot, int):
-                self._rank_next[batch.slot] = turn + 1
-        self._committed = max(number, batch.number + 1), index
-
     def _fixed(self, entries: np.ndarray) -> np.ndarray:
         """Return those that left their lanes, and of which no segment is in a batch any more."""
         loose = np.array([entry for entry in entries.tolist() if entry in self._loose], np.int64)
@@ -312,7 +308,7 @@ class Segments(Machine, Shaper):
         seat = self._lanes.of.get(batch.slot) if self._lanes else None
         if seat is None or seat.last is None or seat.last.batch.name != batch.name:
             return None
-        known, tables = seat.last.spans, self.entries
+        known, tables = seat.last.draft, self.entries
         row_of = np.full(batch.rows, -1, np.int64)
         tails = np.arange(len(known))[known.tails]
         row_of[known.lanes[tails] if known.size else np.arange(len(tails))] = tails
@@ -345,7 +341,7 @@ class Segments(Machine, Shaper):
         if out is None:  # its commit was refused, and counts
             return False
         if batch.body is None:  # an earlier life had them
-            self._again.append(Plan(out.batch, out.spans))
+            self._again.append(out)
         return batch.body is not None
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
@@ -374,7 +370,7 @@ class Segments(Machine, Shaper):
                 if out not in void:
                     self._take_back(out)
             void = of_slot
-        entries += [out.spans.entries for out in void]
+        entries += [out.draft.entries for out in void]
         if seat is not None:
             del self._lanes.of[slot]
             entries.append(seat.lanes[seat.lanes >= 0])
@@ -396,7 +392,7 @@ class Segments(Machine, Shaper):
         # An example also follows its segments in batches that may still be committed.
         after = np.zeros(tables.size, np.int64)
         for out in self._out.values():
-            after[out.spans.entries] = out.spans.after
+            after[out.draft.entries] = out.draft.after
         first = np.maximum(tables.kept[entries], after[entries])
         available = tables.available[entries]
         waits, ended = first > tables.done[entries], tables.at[entries] == available
@@ -434,9 +430,9 @@ class Segments(Machine, Shaper):
         for out in list(self._out.values()):
             self._take_back(out)
             if not self.lanes:
-                self.admission.reenter(out.spans.ended)
-                self.entries.at[out.spans.entries] = out.spans.first
-                self.admission.settle(out.spans.entries)
+                self.admission.reenter(out.draft.ended)
+                self.entries.at[out.draft.entries] = out.draft.first
+                self.admission.settle(out.draft.entries)
         self._again = []
         self.run, self.world = run, world
         if self._lanes:
@@ -556,7 +552,7 @@ class Segments(Machine, Shaper):
                 if other is not seat:
                     elsewhere += other.lanes.tolist()
         for out in self._out.values():
-            wrong |= np.isin(entries, out.spans.entries) & (mine != entries)
+            wrong |= np.isin(entries, out.draft.entries) & (mine != entries)
         return not (wrong.any() or np.isin(entries, elsewhere).any())
 
     def _take_claimed(
@@ -619,10 +615,11 @@ class Segments(Machine, Shaper):
     def turns(self) -> list[Any]:
         """Return run, ranks, and whose turn it is: plain data from which another machine resumes.
 
-        That is the epoch, the number of the next batch, and its index in the epoch: for each rank.
+        The turn has the epoch, the number of the next batch, and its index in the epoch: for each
+        rank.
         """
         number, index = self._committed
-        return [self.run, self.world, self.epoch, number, self._rank_next or [index]]
+        return [self.run, self.world, self.epoch, number, [*self._rank_next] or [index]]
 
     def resume_turns(self, turns: Sequence[Any], places: Mapping[Slot, Places]) -> None:
         """Go on with the turns and the lanes of an earlier process, after ``resume``."""
@@ -660,12 +657,6 @@ class Segments(Machine, Shaper):
         """Examples that fill no batch at the end, until they are stored."""
         return self.admission.drops
 
-    @property
-    def takeable(self) -> int:
-        """Number of segments that could be taken now."""
-        in_lanes = self._lanes.takeable(self.chained) if self._lanes else 0
-        return self.admission.ready + in_lanes
-
     def standing(self) -> dict[str, int]:
         """Return the number of segments by the reason of their wait.
 
@@ -674,7 +665,7 @@ class Segments(Machine, Shaper):
         """
         return {
             "ready": self.admission.ready,
-            "leased": sum(len(out.spans) for out in self._out.values()),
+            "leased": sum(len(out.draft) for out in self._out.values()),
             "full": self.admission.waiting,
         }
 
@@ -684,14 +675,15 @@ class Segments(Machine, Shaper):
         A segment of an admitted example is ready when it only waits for a batch, and
         incomplete until the state before it is saved.
         """
-        takeable = self.takeable
-        incomplete = int(self.entries.left(self.entries.all()).sum()) - takeable
+        entries = np.array([*self.entries.key_of], np.int64)
+        ready = self.admission.ready + (self._lanes.takeable(self.chained) if self._lanes else 0)
+        incomplete = int(self.entries.left(entries).sum()) - ready
         in_flight = self.admission.in_flight
-        return {"ready": takeable, "incomplete": incomplete, "in_flight": in_flight}
+        return {"ready": ready, "incomplete": incomplete, "in_flight": in_flight}
 
     def due(self) -> int | None:
         """Return the epoch of the first uncommitted rows; None where none is left."""
-        least = min((key[0] for key in self.entries.all_keys()), default=None)
+        least = min((key[0] for key in self.entries.key_of.values()), default=None)
         return self.input.epoch if least is None and not self._ended else least
 
     def waits_for(self) -> str:
@@ -699,12 +691,12 @@ class Segments(Machine, Shaper):
         out = next(iter(self._out.values()), None)
         if out is None:
             return ""
-        spans, number = out.spans, out.batch.number
+        spans, number = out.draft, out.batch.number
         if not len(spans):
             return f"it waits for save_state of an empty batch (batch {number})"
         entry = int(spans.entries[0])
         segment, count = self._numbered(entry, int(spans.first[0]))
-        key = self.entries.key_of(entry)[1]
+        key = self.entries.key_of[entry][1]
         name = f"{segment:05d}_of_{count:05d}:{key.decode(errors='backslashreplace')}"
         others = f" and {len(spans) - 1} more" if len(spans) > 1 else ""
         ready = ""
@@ -729,12 +721,14 @@ class Segments(Machine, Shaper):
         one does, or "out"; of several batches the oldest counts.
         """
         found: list[list[object]] = []
-        for entry, epoch in self.entries.of_name(key):
+        for entry, (epoch, name) in self.entries.key_of.items():
+            if name != key:
+                continue
             first, number = int(self.entries.at[entry]), -1
             for out in self._out.values():
-                at = (out.spans.entries == entry).nonzero()[0]
+                at = (out.draft.entries == entry).nonzero()[0]
                 if len(at):
-                    first, number = int(out.spans.first[at[0]]), out.batch.number
+                    first, number = int(out.draft.first[at[0]]), out.batch.number
                     break
             where = "out" if number >= 0 else "ready" if first else "not begun"
             found.append([epoch, *self._numbered(entry, first), where, number])
