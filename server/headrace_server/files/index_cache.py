@@ -8,6 +8,10 @@ the kernel frees should the builder die.  Both report progress now and then, for
 large.  An entry appears whole (it is written beside and renamed), and its checksum is that of the
 file's identity and the integers: one that is cut off, altered or of another file is built again,
 never used.
+
+A file may have changed although its size and stamp are the same.  Its reader compares a stored
+entry with the file at some places, and one that does not fit is an error: a feed may have read the
+earlier content.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace_proto.errors import DataError
+
 from .durable_file import locked, opening, writing
 from .manifest import DataFile
 from .mapped_files import mapped_path
@@ -30,6 +36,8 @@ logger = logging.getLogger("headrace.data")
 
 #: Part of the identity of an entry: entries of another format are not found.
 _FORMAT = "HRINDEX3"
+#: Maximum number of places where a stored entry is compared with its file.
+_PLACES = 64
 #: Least time of making an index that is logged.
 _LONG_S = 5.0
 
@@ -52,11 +60,26 @@ class IndexCache:
         """Return the function that a builder reports the number of scanned bytes to."""
         return partial(self.progress, file)
 
-    def get(self, file: DataFile, kind: str, build: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return an entry (int64 [n]), read-only; ``build`` makes it where there is none yet."""
+    def get(
+        self,
+        file: DataFile,
+        kind: str,
+        build: Callable[[], np.ndarray],
+        fits: Callable[[np.ndarray], bool] = lambda stored: True,
+    ) -> np.ndarray:
+        """Return an entry (int64 [n]), read-only; ``build`` makes it where there is none yet.
+
+        ``fits`` compares a stored entry with the file.  DataError where it returns False.
+        """
         name = file.digest(kind, _FORMAT)
         path = None if self.directory is None else Path(self.directory) / f"{name}.idx"
         if path is not None and (found := _load(path, name)) is not None:
+            if not fits(found):
+                raise DataError(
+                    f"{file.path} has changed, though its size ({file.size} bytes) and its "
+                    f"{file.version} are those of its index: records do not lie where {path} says. "
+                    "Give it another time (touch), so that feeds which have read it are refused"
+                )
             return found
         if path is None:
             return self._in_memory(name, file, build)
@@ -90,6 +113,11 @@ class IndexCache:
             integers.flags.writeable = False
             self._kept[name] = integers
         return self._kept[name]
+
+
+def some_of(count: int) -> list[int]:
+    """Return numbers below ``count``, the first and the last among them, for a comparison."""
+    return [*{*np.linspace(0, count - 1, min(count, _PLACES)).astype(int).tolist()}]
 
 
 def _store(path: Path, name: str, integers: np.ndarray) -> None:

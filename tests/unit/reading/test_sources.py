@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -140,6 +141,38 @@ def test_no_source_keeps_a_file_open_for_each_of_its_files(name: str, tmp_path: 
     for path in (next(tmp_path.glob("0.*")), tmp_path / "[0-9]*"):
         with no_descriptors(), pytest.raises(LimitExceeded, match=named):
             opened(kind, path, features=features, cache=cache, **options).read(0, b"", 1)
+
+
+#: Two contents of one size whose records do not lie alike.
+_ALIKE: dict[str, tuple[str, dict[str, Any], tuple[bytes, ...]]] = {
+    "jsonl": ("jsonl", {}, (b'{"a": 1}\n{"a": 22}\n', b'{"a": 11}\n{"a": 2}\n')),
+    "tfrecord": (
+        "tfrecord",
+        {"features": {"a": Feature("scalar", "bytes")}},
+        tuple(
+            b"".join(frame(example({"a": feature("bytes", [b"x" * n])})) for n in sizes)
+            for sizes in ((3, 5), (5, 3))
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _ALIKE)
+def test_a_file_that_changed_with_its_size_and_time_alike_is_noticed_by_its_index(
+    name: str, tmp_path: Path
+) -> None:
+    kind, more, contents = _ALIKE[name]
+    before, after = contents
+    assert len(before) == len(after)
+    path, cache = tmp_path / f"a.{name}", IndexCache(str(tmp_path / "cache"))
+    path.write_bytes(before)
+    status = path.stat()
+    for _ in range(2):
+        assert opened(kind, path, cache=cache, **more).length == 2
+    path.write_bytes(after)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(DataError, match=rf"a\.{name} has changed, though its size"):
+        opened(kind, path, cache=cache, **more)
 
 
 def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:

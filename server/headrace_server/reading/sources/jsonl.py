@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from ...files.index_cache import IndexCache
+from ...files.index_cache import IndexCache, some_of
 from ...files.manifest import DataFile
 from ...files.mapped_files import mapped
 from ..chunk import LINE, BadRecords
@@ -80,10 +81,21 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
     return np.concatenate([[np.count_nonzero(inked)], starts[inked], stops[inked], before])
 
 
+def _fits(data: np.ndarray, index: np.ndarray) -> bool:
+    """Return whether lines of a file still begin and end where its index says, at some places."""
+    starts, stops, _ = np.split(index[1:], [index[0], 2 * index[0]])
+    return all(
+        (starts[i] <= len(MARK) or data[starts[i] - 1] == _NEWLINE)
+        and (stops[i] == data.size or data[stops[i]] == _NEWLINE)
+        for i in some_of(len(starts))
+    )
+
+
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """Return the part that has the lines of one file."""
     data = mapped(file)
-    index = cache.get(file, "jsonl, lines", lambda: line_index(data, cache.progress_of(file)))
+    build = partial(line_index, data, cache.progress_of(file))
+    index = cache.get(file, "jsonl, lines", build, partial(_fits, data))
     starts, stops, blank = np.split(index[1:], [index[0], 2 * index[0]])
     view = data.data
 

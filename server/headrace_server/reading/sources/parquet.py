@@ -154,7 +154,12 @@ def _opened(
     opened = _File(file, content, rows, schema, None)
     if group_by is None:
         return opened, fields
-    starts = opening.cache.get(file, f"groups {group_by}", partial(_starts, opened, group_by))
+    starts = opening.cache.get(
+        file,
+        f"groups {group_by}",
+        partial(_starts, opened, group_by),
+        lambda stored: bool(stored[-1] == sum(rows)),
+    )
     return _File(file, content, rows, schema, starts), fields
 
 

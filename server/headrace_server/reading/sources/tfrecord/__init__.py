@@ -20,6 +20,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 
 from ....files.durable_file import MOST_OPEN
+from ....files.index_cache import some_of
 from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RangedFiles, expect, open_stream
@@ -86,7 +87,12 @@ class _Records(IndexedSource):
         self.far = any(is_remote(file.path) for file in files)
         self._files = RangedFiles(files) if self.far else MappedFiles(files)
         indexes = [
-            cache.get(file, "tfrecord frames", partial(self._scanned, i, cache.progress_of(file)))
+            cache.get(
+                file,
+                "tfrecord frames",
+                partial(self._scanned, i, cache.progress_of(file)),
+                partial(self._fits, i),
+            )
             for i, file in enumerate(files)
         ]
         bounds = [index[:-1] for index in indexes]
@@ -124,6 +130,23 @@ class _Records(IndexedSource):
                 return memoryview(stream.read(_SCANNED))
 
             return scan(file.size, read, progress)
+
+    def _fits(self, i: int, index: np.ndarray) -> bool:
+        """Return whether frames of a file still lie where its index says, at some places.
+
+        The stamp of a remote file names its content.
+        """
+        if not isinstance(self._files, MappedFiles):
+            return True
+        data, bounds = self._files.file_data(i), index[:-1]
+        for frame in some_of(len(bounds) - 1):
+            start, stop = int(bounds[frame]), int(bounds[frame + 1])
+            head = data[start : start + HEAD].tobytes()
+            if len(head) < HEAD or not length_is_sound(head):
+                return False
+            if start + HEAD + int.from_bytes(head[:8], "little") + FOOT != stop:
+                return False
+        return True
 
     def take(self, rows: Rows) -> Chunk:
         ordinals = numbers_of(rows)
