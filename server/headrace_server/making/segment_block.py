@@ -391,28 +391,16 @@ class SegmentBlock:
                     of_rows[places[row]] = result[source].reshape(-1)
             return whole.tolist()
         steps = whole.reshape(self.rows * geometry.width, -1)
-        if self._layout.packed:
-            to = (places * geometry.width + batch.begins).tolist()
-            sizes = (batch.after - batch.first).tolist()
-            asked = [
-                (at + np.arange(size), first + np.arange(size))
-                for at, first, size in zip(to, batch.first.tolist(), sizes, strict=True)
-            ]
-        else:
-            there = geometry.steps(batch.first, geometry.own(batch.first, batch.openings))
-            inside = (there >= 0) & (there < batch.available[:, None])
-            asked = [
-                (row * geometry.width + real.nonzero()[0], taken[real])
-                for row, taken, real in zip(places.tolist(), there, inside, strict=True)
-            ]
-        for offer, of, rows in self._groups:
-            segments = np.arange(len(batch))[of].tolist()
-            for row, segment in zip(rows.tolist(), segments, strict=True):
-                to_steps, taken = asked[segment]
-                part = offer.sequences[source].part(row)
-                assert isinstance(part, Strings)
-                texts = part.take(taken).to_objects()
-                steps[to_steps] = texts.reshape(len(taken), -1)
+        pieces: Pieces | None = Pieces.of(batch, geometry, self._groups)
+        while pieces is not None:
+            for offer, of, rows in pieces.groups:
+                asked = rows, pieces.first[of], pieces.sizes[of], pieces.to[of]
+                for row, first, size, to in zip(*(part.tolist() for part in asked), strict=True):
+                    texts = offer.sequences[source].part(row)
+                    assert isinstance(texts, Strings)
+                    part = texts.take(slice(first, first + size)).to_objects()
+                    steps[to : to + size] = part.reshape(size, steps.shape[1])
+            pieces = pieces.more
         return whole.tolist()
 
 

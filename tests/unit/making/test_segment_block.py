@@ -96,3 +96,30 @@ def test_values_of_every_dtype_are_exact_and_windows_are_filled_up_with_zeros(
                 assert_same(taken["sequences:" + name][row], window(example[name], segment, 4))
             for name in context:
                 assert_same(taken["context:" + name][row : row + 1], example[name][None])
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"left": 2, "right": 3, "stride": 3, "phase": "random"},
+        {"left": 1, "right": 1},
+        {"stride": 2},
+        {"pack": True, "order": "lanes", "allow_small_batch": True},
+    ],
+)
+def test_steps_of_strings_lie_where_those_of_numbers_do(cut: dict[str, Any], tmp_path: Path):
+    steps = [1, 9, 4, 17, 5, 2, 30, 8]
+    numbers = [np.arange(1, t + 1) + 100 * i for i, t in enumerate(steps)]
+    examples = [
+        {"k": b"%d" % i, "n": n, "s": [b"%d" % x for x in n.tolist()]}
+        for i, n in enumerate(numbers)
+    ]
+    features = {"k": hs.scalar("bytes"), "n": hs.sequence("int64"), "s": hs.sequence("bytes")}
+    pipeline = hs.from_examples(examples, features).batch_sequences_with_states(
+        "k", ["n", "s"], [], None, STATES, 5, 2, **cut
+    )
+    batches, end = Player(pipeline, tmp_path).play(same_states)
+    assert end is Outlook.ENDED and len(batches) > 4
+    for taken in batches:
+        texts = taken["sequences:s"].reshape(-1).tolist()
+        assert [int(text or 0) for text in texts] == taken["sequences:n"].reshape(-1).tolist()
