@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import limits
 from .checks import Blob, Columns, Count, Counts, Flag, Plain, Rows, Signed, Text, check_faults
@@ -39,8 +39,7 @@ class Save:
     columns: Columns = ()  # one for each state
 
 
-@record
-class Get:
+class Get(NamedTuple):
     """A request for one batch of a partition, of this epoch or an earlier one."""
 
     request: Count  # numbers grow within a session
@@ -137,6 +136,16 @@ def _bounded(what: str, numbers: Sequence[int], most: int = limits.MAX_COUNT) ->
         raise ProtocolError(f"{what} has {largest}; the most is {most}")
 
 
+def _check_given(numbers: Sequence[int], copy_out: int, live: int) -> None:
+    """Raise the error of the first number that is out of its range."""
+    _bounded("a packed Given", numbers)
+    _bounded("Given.rows or Given.empty", (numbers[7], numbers[10]), limits.MAX_ROWS)
+    if numbers[9] < -1:
+        raise ProtocolError(f"Given.bucket: {numbers[9]} is less than -1")
+    name, value = ("live", live) if copy_out < 2 else ("copy_out", copy_out)
+    raise ProtocolError(f"Given.{name}: {value} is not true or false")
+
+
 # Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
 
 
@@ -192,15 +201,15 @@ def _unpack_columns(packed: bytes) -> list[Any]:
 
 
 def _pack_step(message: Step) -> bytes:
-    lists = message.commits, message.released, message.returned, message.withdrawn
+    commits, released = message.commits, message.released
+    returned, withdrawn = message.returned, message.withdrawn
     gets, saves = message.gets, message.saves
-    numbers = [number for one in lists for number in one]
+    counts = len(commits), len(released), len(returned), len(withdrawn), len(gets), len(saves)
+    numbers = [*commits, *released, *returned, *withdrawn]
     for get in gets:
-        numbers += get.request, get.partition, get.epoch
-    counts = (*map(len, lists), len(gets), len(saves))
-    head = _STEP.pack(LAYOUT, 3, *counts, message.session)
-    if numbers:
-        head += struct.pack(f"<{len(numbers)}Q", *numbers)
+        numbers += get
+    layout = f"{_STEP.format}{len(numbers)}Q"
+    head = struct.pack(layout, LAYOUT, 3, *counts, message.session, *numbers)
     for save in saves:
         packed = pack_columns(save.columns)
         head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
@@ -274,7 +283,8 @@ def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
     end = start + odd
     if end > len(data):
         raise _short("list of faults", data)
-    _bounded("a packed list of answers", (session, *tokens))
+    if max(session, *tokens, 0) > limits.MAX_COUNT:
+        _bounded("a packed list of answers", (session, *tokens))
     faults = check_faults(unpack(data[start:end], "faults", _IN_MESSAGE)) if odd else ()
     return session, items, (tokens[:committed], tokens[committed:], faults), end
 
@@ -332,13 +342,14 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     end = name_at + named
     if end > len(data):
         raise _short("Given", data)
-    _bounded("a packed Given", numbers)
-    _bounded("Given.rows or Given.empty", (numbers[7], numbers[10]), limits.MAX_ROWS)
-    if numbers[9] < -1:
-        raise ProtocolError(f"Given.bucket: {numbers[9]} is less than -1")
-    if copy_out > 1 or live > 1:
-        name, value = ("live", live) if copy_out < 2 else ("copy_out", copy_out)
-        raise ProtocolError(f"Given.{name}: {value} is not true or false")
+    if (
+        max(numbers) > limits.MAX_COUNT
+        or max(numbers[7], numbers[10]) > limits.MAX_ROWS
+        or numbers[9] < -1
+        or copy_out > 1
+        or live > 1
+    ):
+        _check_given(numbers, copy_out, live)
     try:
         segment = data[name_at:end].decode()
     except UnicodeDecodeError:

@@ -196,7 +196,9 @@ class Saving(TakenBatches):
         self._link.check_usable()
         saved, kept = saves.values, self.kept
         try:
-            ready = [self._ready(saved, batch, name, value) for name, value in values.items()]
+            ready = []
+            for name, value in values.items():
+                ready.append(self._ready(saved, batch, name, value))
         except ValueError:
             if not is_tracing():
                 raise
@@ -207,11 +209,13 @@ class Saving(TakenBatches):
             if kept and (held is None or held.stale):
                 self._give_up(batch.partition, batch.token)
                 raise StaleLease(f"{named(batch)}: {_LOST}")
-            for state, _ in ready:
+            upload = None if kept else saves.upload or self._upload(saves, batch)
+            for state, value in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
+                if upload is not None:
+                    upload.put(state, value)
             last = len(saved) + len(ready) == len(self.layout.states)
-            states = States([]) if kept else self._copied(saves, batch, ready, last)
             try:
                 for state, value in ready:
                     saved[state.name] = value if kept else None
@@ -222,6 +226,7 @@ class Saving(TakenBatches):
                         batch.token, saves.lanes, batch._goes_on(), saved.copy()
                     )
                     self._lanes[batch.partition] = states_here
+                states = States([]) if upload is None else States(*upload.finish())
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if batch.token in self._link.member.trainer.hands:
@@ -233,18 +238,12 @@ class Saving(TakenBatches):
                 raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
 
-    def _copied(
-        self, saves: _Saves, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
-    ) -> States | None:
-        """Copy values to the block that is sent; return it once it is complete."""
-        upload = saves.upload
-        if upload is None:
-            session = self._link.session_of(batch.partition)
-            buffers = session.buffers if session.mapped.last else None
-            upload = saves.upload = Upload(self._maker, batch.rows, buffers)
-        for state, value in ready:
-            upload.put(state, value)
-        return States(*upload.finish()) if last else None
+    def _upload(self, saves: _Saves, batch: SegmentBatch) -> Upload:
+        """Begin the block that is sent with the last state."""
+        session = self._link.session_of(batch.partition)
+        buffers = session.buffers if session.mapped.last else None
+        saves.upload = upload = Upload(self._maker, batch.rows, buffers)
+        return upload
 
     def _ready(
         self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any

@@ -150,7 +150,6 @@ class Connection:
         keys: Keys | None,
         session: Session,
         sleep: Sleep,
-        clock: Callable[[], float],
         tell: Callable[[], None],
     ) -> None:
         """``tell`` reports that its session has news."""
@@ -166,7 +165,8 @@ class Connection:
         self._silent = True  # nothing has come by the channel yet
         self._no_channel = False  # no channel works here
         self._watched = False  # whether the wait at the channel covers writing, too
-        self._sleep, self._clock, self._tell = sleep, clock, tell
+        self._sleep, self._tell = sleep, tell
+        self._now = 0.0  # of the last look at what has come
         self._socket, self._handshakes = connecting(context, keys, self.address, self.place)
         self._files = int(self._socket.getsockopt(zmq.FD)), self._handshakes.fileno()
         sleep.connections[self._files[0]] = sleep.monitors[self._files[1]] = self
@@ -235,11 +235,12 @@ class Connection:
         """Return whether a message may have come, given the descriptors with an event."""
         return not self.quiet or (self.channel is not None and self.channel.fileno() in ready)
 
-    def hear(self) -> None:
+    def hear(self, now: float) -> None:
         """Handle messages that have arrived."""
+        self._now = now
         if self.disturbed:
             self.disturbed = False
-            lost = self._handshakes.look(self._clock())
+            lost = self._handshakes.look(now)
             if lost and self.session.connected and self.channel is None:
                 self._lose()
         channel = self.channel
@@ -315,7 +316,7 @@ class Connection:
     def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
         attach = None
         session = self.session
-        now = self._clock()
+        now = self._now
         stopped = session.stopped
         for message, frames in heard:
             if isinstance(message, Welcome) and session.awaits(message):

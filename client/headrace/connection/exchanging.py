@@ -137,7 +137,7 @@ class Wire:
 
     def hear(self) -> None:
         """Handle messages that have arrived."""
-        self._guarded(self._hear)
+        self._guarded(lambda: self._hear(self.clock()))
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
         """Send a message ``now``, or leave it to the next call, or to the lazy thread.
@@ -176,10 +176,10 @@ class Wire:
                 at_most_s = min(at_most_s, self._due_in(self._said_at))
             self._sleep.wait(at_most_s)
             with self.lock:
-                self._asleep = False
-                self._guarded(self._hear)
+                self._asleep, now = False, self.clock()
+                self._guarded(lambda: self._hear(now))
                 if self.news == news:
-                    self._away = lose_silent(self.sessions, self._away, self.clock())
+                    self._away = lose_silent(self.sessions, self._away, now)
         finally:
             if self._listener is me:
                 self._listener, self._asleep = None, False
@@ -237,17 +237,17 @@ class Wire:
                 self._in_use = False
 
     def _exchange(self) -> None:
-        self._say()
-        self._hear()
+        self._hear(self._say())
 
     def _say_and_poll(self) -> None:
         """Send due messages, and receive only those that no poll would report."""
-        self._say()
+        now = self._say()
         for one in self.connections:
             if not one.quiet:  # else a poll reports all that has arrived
-                one.hear()
+                one.hear(now)
 
-    def _say(self) -> None:
+    def _say(self) -> float:
+        """Send due messages; return the time."""
         self._said_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
@@ -255,15 +255,16 @@ class Wire:
                 session.hurry()
         for one in self.connections:
             one.say(now)
+        return now
 
-    def _hear(self) -> None:
+    def _hear(self, now: float) -> None:
         if len(self.connections) == 1:
-            self.connections[0].hear()
+            self.connections[0].hear(now)
             return
         ready = self._sleep.look()
         for one in self.connections:
             if one.has_news(ready):
-                one.hear()
+                one.hear(now)
 
     def fail(self, error: BaseException) -> None:
         with self.lock:
@@ -279,7 +280,7 @@ class Wire:
 
     def _connection_of(self, session: Session) -> Connection:
         assert self.context is not None
-        return Connection(self.context, self._keys, session, self._sleep, self.clock, self.tell)
+        return Connection(self.context, self._keys, session, self._sleep, self.tell)
 
     def _run(self) -> None:
         connections: list[Connection] = []
@@ -314,7 +315,7 @@ class Wire:
             for one in connections:
                 one.quiet = False
                 with contextlib.suppress(HeadraceError):
-                    one.hear()
+                    one.hear(self.clock())
             if any(one.leaves for one in connections):
                 time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
                 return False

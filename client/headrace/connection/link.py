@@ -252,7 +252,9 @@ class Link:
         finally:
             meter.spends("busy" if held is not None else "", self.waits.looked_at)
         if held is not None and looks == 1:  # no message was sent meanwhile
-            self._say_soon(held, heard)
+            with self.lock:  # the lazy thread asks, too
+                due = self.member.trainer.any_due
+            self._say_soon(held, due, heard)
         return held
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
@@ -275,15 +277,15 @@ class Link:
             if self.wire.failure is not None or self.wire.closing or self.member.refused:
                 return None
             held = self._next(accepts)
-        if held is not None:
-            self._say_soon(held)
+            if held is None:
+                return None
+            due = self.member.trainer.any_due  # it may ask for more
+        self._say_soon(held, due)
         return held
 
-    def _say_soon(self, held: Held, heard: bool = False) -> None:
+    def _say_soon(self, held: Held, due: bool, heard: bool = False) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            with self.lock:  # it may ask for more, and the lazy thread does so, too
-                due = self.member.trainer.any_due
             self.wire.say_soon(due, heard)
         except BaseException:
             self.untake(held)
@@ -323,7 +325,8 @@ class Link:
         In a loop of small steps the commit is sent with the request for the next batch.
         """
         with self.lock:
-            counts = self.commit(token, states)
+            trainer = self.member.trainer
+            counts = token in trainer.hands and trainer.commit(token, states)
             self.wire.tell()
         self.wire.say_soon(False)
         return counts

@@ -37,7 +37,6 @@ from headrace_proto.messages import (
     Answered,
     Bye,
     Ended,
-    Get,
     Give,
     Handed,
     Hello,
@@ -529,10 +528,9 @@ class Session:
         saves, frames = light[:_SAVES], []
         if heavy:
             saves, frames = [*saves, heavy[0][0]], heavy[0][1]
-        asked = tuple([Get(*get) for get in gets])
-        what = tuple(tokens), released, tuple(returned), tuple(withdrawn), asked, tuple(saves)
+        lists = tuple(tokens), released, tuple(returned), tuple(withdrawn)
         self._stepped_at = now
-        steps.append((Step(session, *what), frames))
+        steps.append((Step(session, *lists, tuple(gets), tuple(saves)), frames))
         later = (light[at : at + _SAVES] for at in range(_SAVES, len(light), _SAVES))
         steps += [(Step(session, saves=tuple(some)), []) for some in later]
         steps += [(Step(session, saves=(save,)), block) for save, block in heavy[1:]]

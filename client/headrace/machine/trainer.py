@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_proto.step_messages import Given
+from headrace_proto.step_messages import Get, Given
 
 Token = int
 Turn = tuple[int, int]
@@ -84,7 +84,7 @@ class _Owner:
     commits: list[Token] = field(default_factory=list)
     returned: list[Token] = field(default_factory=list)
     withdrawn: list[int] = field(default_factory=list)
-    gets: list[tuple[int, int, int]] = field(default_factory=list)
+    gets: list[Get] = field(default_factory=list)
     asked: dict[int, None] = field(default_factory=dict)  # requests under way, oldest first
 
 
@@ -442,7 +442,7 @@ class Trainer:
     @property
     def full(self) -> bool:
         """Whether the trainer has as many batches, or commits without an answer, as it may."""
-        return max(self.in_hand, len(self.commits)) >= self.most
+        return max(len(self.hands) - len(self._ready), len(self.commits)) >= self.most
 
     @property
     def in_hand(self) -> int:
@@ -451,7 +451,7 @@ class Trainer:
 
     def _pump(self) -> None:
         """Ask for as many batches as are wanted."""
-        if self._unknown or self.full:
+        if self._unknown:
             return
         wanted = self.prefetch + self.waits
         under_way = self._flying
@@ -459,6 +459,8 @@ class Trainer:
             under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
         gathers = wanted - under_way < self._part
         if gathers and (not self.waits or under_way > len(self._ready)):
+            return
+        if self.full:
             return
         while under_way < wanted or (self.waits and self._flying == len(self._ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
@@ -480,7 +482,7 @@ class Trainer:
         cell.asked[request] = epoch
         self._of[request] = p
         owner = self._owners[self.owner_of[p]]
-        owner.gets.append((request, p, epoch))
+        owner.gets.append(Get(request, p, epoch))
         if self.any_order:
             owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request))
@@ -489,9 +491,7 @@ class Trainer:
 
     # Owners: what comes
 
-    def greeting(
-        self, owner: int
-    ) -> tuple[list[Given], list[tuple[Given, Any]], list[tuple[int, int, int]]]:
+    def greeting(self, owner: int) -> tuple[list[Given], list[tuple[Given, Any]], list[Get]]:
         """Return what a greeting lists: batches in hand, commits without an answer, requests."""
         here = self._owners[owner] = _Owner()
         of = self.owner_of
@@ -506,7 +506,7 @@ class Trainer:
             if of[cell.number] == owner and (cell.asked or cell.standing):
                 here.asked.update(dict.fromkeys(cell.asked))
                 of_cell = {**cell.asked, **cell.standing}
-                gets += [(request, cell.number, epoch) for request, epoch in of_cell.items()]
+                gets += [Get(request, cell.number, epoch) for request, epoch in of_cell.items()]
         return held, commits, gets
 
     def welcome(
@@ -534,7 +534,7 @@ class Trainer:
                     self._expect_again(held)
                     self.let_go()
 
-    def later(self, owner: int, commits: list[Token], gets: list[tuple[int, int, int]]) -> None:
+    def later(self, owner: int, commits: list[Token], gets: list[Get]) -> None:
         """Send these after the Welcome: the greeting has no room for them."""
         here = self._owners[owner]
         here.commits, here.gets = [*commits, *here.commits], [*gets, *here.gets]
@@ -681,7 +681,7 @@ class Trainer:
 
     def outgoing(
         self, owner: int
-    ) -> tuple[list[tuple[Token, Any]], list[Token], list[int], list[tuple[int, int, int]]]:
+    ) -> tuple[list[tuple[Token, Any]], list[Token], list[int], list[Get]]:
         """Return what to send now, and forget it: commits, returned, withdrawn, requests."""
         here = self._owners[owner]
         if not here.welcome:

@@ -17,12 +17,12 @@ from tests.bench import opcodes
 
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
-    "W1": (5670, 183, 3050, 93),
-    "W2": (8270, 221, 3470, 105),
-    "W4 arrival 0": (10990, 345, 5470, 173),
-    "W4 arrival 1": (10400, 314, 5100, 163),
-    "W4 lanes 2": (9950, 303, 5480, 180),
-    "W4 lanes 8": (9200, 278, 5050, 169),
+    "W1": (5670, 183, 2970, 91),
+    "W2": (8270, 221, 3280, 100),
+    "W4 arrival 0": (10990, 345, 5430, 171),
+    "W4 arrival 1": (10400, 314, 4970, 157),
+    "W4 lanes 2": (9950, 303, 4870, 154),
+    "W4 lanes 8": (9200, 278, 4140, 131),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -80,17 +80,24 @@ def described(kind: type) -> str:
     """Return the fields of a message as the document writes them."""
     parts = []
     hints = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        hint = hints[field.name]
+    for name, optional in fields_of(kind).items():
+        hint = hints[name]
         type_, check = (get_args(hint) if get_origin(hint) is Annotated else (hint, None))[:2]
         word = WORDS.get(check) or f"list of {get_args(type_)[0].__name__}"
         word = word.replace("list of str", "list of text").replace("of float", "of number")
-        optional = (
-            field.default is not dataclasses.MISSING
-            or field.default_factory is not dataclasses.MISSING
-        )
-        parts.append(f"`{field.name}` {word}{' ?' if optional else ''}")
+        parts.append(f"`{name}` {word}{' ?' if optional else ''}")
     return ", ".join(parts)
+
+
+def fields_of(kind: Any) -> dict[str, bool]:
+    """Return the fields of a record, or of a named tuple, and whether each may be missing."""
+    if issubclass(kind, tuple):
+        return {name: name in kind._field_defaults for name in kind._fields}
+    none = dataclasses.MISSING
+    return {
+        field.name: (field.default, field.default_factory) != (none, none)
+        for field in dataclasses.fields(kind)
+    }
 
 
 def rows(registry) -> list[str]:
