@@ -7,6 +7,7 @@ makes them fewer, it also lowers the numbers here.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +18,18 @@ from tests.bench import opcodes
 
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
-    "W1": (5670, 183, 2970, 91),
-    "W2": (8270, 221, 3280, 100),
-    "W4 arrival 0": (10990, 345, 5430, 171),
-    "W4 arrival 1": (10400, 314, 4970, 157),
-    "W4 lanes 2": (9950, 303, 4870, 154),
-    "W4 lanes 8": (9200, 278, 4140, 131),
+    "W1": (5150, 172, 2970, 91),
+    "W2": (7250, 186, 3280, 100),
+    "W4 arrival 0": (7930, 248, 5430, 171),
+    "W4 arrival 1": (7780, 241, 4970, 157),
+    "W4 lanes 2": (7180, 220, 4870, 154),
+    "W4 lanes 8": (6180, 186, 4140, 131),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05
-#: On a busy machine more of them come alone.
-ATTEMPTS = 3
+#: On a busy machine more of them come alone.  On one with more than so many processes for each core
+#: that wait for it, nothing can be said.
+ATTEMPTS, BUSY = 3, 2.0
 
 
 @pytest.mark.tools
@@ -44,7 +46,10 @@ def test_no_batch_takes_more_bytecodes_or_calls_than_it_did(tmp_path: Path):
         }
         if not over:
             return
-    pytest.fail(f"counted, and reached before: {over}")
+    text = f"counted, and reached before: {over}"
+    if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
+        pytest.skip(f"the machine is too busy to tell; {text}")
+    pytest.fail(text)
 
 
 def counted(directory: Path) -> dict[str, tuple[int, ...]]:
