@@ -186,15 +186,17 @@ class Channel:
     def _cut(self, got: memoryview, messages: list[list[bytes]]) -> int:
         """Cut off the whole messages; return where the rest begins."""
         at, end = 0, len(got)
-        while end - at >= _COUNT.size and not self.fault:
-            (count,) = _COUNT.unpack_from(got, at)
-            if count == 1 and end - at >= _ONE.size:  # as most messages are
-                _, length = _ONE.unpack_from(got, at)
+        while (rest := end - at) >= _COUNT.size and not self.fault:
+            if rest >= _ONE.size:
+                count, length = _ONE.unpack_from(got, at)
                 body = at + _ONE.size
-                if length <= min(end - body, self._most_bytes):
+                # as most messages are
+                if count == 1 and length <= end - body and length <= self._most_bytes:
                     at = body + length
                     messages.append([bytes(got[body:at])])
                     continue
+            else:
+                (count,) = _COUNT.unpack_from(got, at)
             body = at + _COUNT.size + 8 * count
             if not 1 <= count <= self._most_frames:
                 most = self._most_frames

@@ -60,8 +60,7 @@ class Step:
     saves: tuple[Save, ...] = ()
 
 
-@record
-class Given:
+class Given(NamedTuple):
     """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
 
     request: Count
@@ -356,8 +355,8 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
         raise ProtocolError("Given.segment is not a text in UTF-8") from None
     columns, place = _unpack_columns(data[columns_at:place_at]), data[place_at:name_at]
     flags = copy_out == 1, live == 1
-    fields: list[Any] = [*numbers[:9], columns, place, *numbers[9:], *flags, segment]
-    return Given(*fields), end
+    fields = *numbers[:9], columns, place, *numbers[9:], *flags, segment
+    return tuple.__new__(Given, fields), end  # its constructor takes one by one
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -94,7 +93,7 @@ PACKED = [
     (FROM_TRAINER, lambda n: Step(1, saves=(Save(1, 1, [[0, 8, [n]]]),))),
     (FROM_SERVER, lambda n: Answer(1, stale=(n,))),
     *[
-        (FROM_SERVER, lambda n, name=name: Give(1, (replace(GIVEN, **{name: n}),)))
+        (FROM_SERVER, lambda n, name=name: Give(1, (GIVEN._replace(**{name: n}),)))
         for name in ("token", "number", "turn_index", "rows", "bucket", "empty", "offset")
     ],
 ]

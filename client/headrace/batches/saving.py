@@ -196,9 +196,9 @@ class Saving(TakenBatches):
         self._link.check_usable()
         saved, kept = saves.values, self.kept
         try:
-            ready = []
+            ready = {}
             for name, value in values.items():
-                ready.append(self._ready(saved, batch, name, value))
+                ready[name] = self._ready(saved, batch, name, value)
         except ValueError:
             if not is_tracing():
                 raise
@@ -209,29 +209,29 @@ class Saving(TakenBatches):
             if kept and (held is None or held.stale):
                 self._give_up(batch.partition, batch.token)
                 raise StaleLease(f"{named(batch)}: {_LOST}")
-            upload = None if kept else saves.upload or self._upload(saves, batch)
-            for state, value in ready:
-                if state.name in saved:
-                    raise _saved_before(batch, state)
-                if upload is not None:
-                    upload.put(state, value)
-            last = len(saved) + len(ready) == len(self.layout.states)
+            if not saved.keys().isdisjoint(ready):
+                raise _saved_before(batch, next(name for name in ready if name in saved))
+            upload = None
+            if not kept:
+                upload = saves.upload or self._upload(saves, batch)
+                for name, value in ready.items():
+                    upload.put(name, value)
             try:
-                for state, value in ready:
-                    saved[state.name] = value if kept else None
-                if not last:
+                saved.update(ready if kept else dict.fromkeys(ready))
+                if len(saved) < len(self.layout.states):
                     return None
-                if kept:
-                    states_here = LaneStates(
+                if upload is not None:
+                    states = States(*upload.finish())
+                else:
+                    states = States([])
+                    self._lanes[batch.partition] = LaneStates(
                         batch.token, saves.lanes, batch._goes_on(), saved.copy()
                     )
-                    self._lanes[batch.partition] = states_here
-                states = States([]) if upload is None else States(*upload.finish())
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if batch.token in self._link.member.trainer.hands:
-                    for state, _ in ready:
-                        saved.pop(state.name, None)
+                    for name in ready:
+                        saved.pop(name, None)
                 raise
             saves.upload = None
             if not counts:
@@ -245,25 +245,23 @@ class Saving(TakenBatches):
         saves.upload = upload = Upload(self._maker, batch.rows, buffers)
         return upload
 
-    def _ready(
-        self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any
-    ) -> tuple[State, Any]:
+    def _ready(self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any) -> Any:
         """Return a value in the form that is saved; ValueError or TypeError where it can not be."""
         state = self.layout.states.get(name)
         if state is None:
             raise unknown_state(name, self.layout.states)
         if name in saved:
-            raise _saved_before(batch, state)
+            raise _saved_before(batch, name)
         own, wanted = self._framework, (batch.rows, *state.dims)
         if not self.kept:
             array = own.on_host(value, state.dtype, wanted)
             if array is not None:
-                return state, array
+                return array
         try:
             if self.kept and own.owns(value) and own.described(value) == (state.dtype, wanted):
-                return state, self._usable(state, own, value)
+                return self._usable(state, own, value)
             face, value = presented(state, value, batch.rows, own)
-            return state, self._usable(state, face, value)
+            return self._usable(state, face, value)
         except ValueError as error:
             text = str(error)
             if not text.startswith("state "):
@@ -337,8 +335,8 @@ class Saving(TakenBatches):
         )
 
 
-def _saved_before(batch: SegmentBatch, state: State) -> StateError:
+def _saved_before(batch: SegmentBatch, name: str) -> StateError:
     return StateError(
-        f"state {state.name!r} of batch {batch.partition}/{batch.number} is saved already, "
+        f"state {name!r} of batch {batch.partition}/{batch.number} is saved already, "
         "and that stands"
     )

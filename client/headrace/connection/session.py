@@ -362,7 +362,8 @@ class Session:
         return value if isinstance(value, int) else unknown
 
     def _on_give(self, message: Give, frames: list[Any]) -> None:
-        self._on_answer(message)
+        if message.committed or message.stale or message.faults:
+            self._on_answer(message)
         trainer, mapped = self.member.trainer, self.mapped
         partitions = trainer.partitions
         for given in message.items:
@@ -386,8 +387,6 @@ class Session:
             trainer.give(self.number, given, body)
 
     def _on_answer(self, message: Answer | Give) -> None:
-        if not (message.committed or message.stale or message.faults):
-            return
         trainer = self.member.trainer
         acknowledged = self.member.acknowledged
         for token in message.committed:

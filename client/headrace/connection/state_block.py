@@ -305,15 +305,14 @@ class Upload:
             self._numeric = slots, columns, array
             self._block = array if buffer is None else buffer
 
-    def put(self, state: State, value: Any) -> None:
+    def put(self, name: str, value: Any) -> None:
         """Copy an array, or a flat list of strings; the trainer may change it afterwards."""
         if self._numeric is not None:
             slots, _, block = self._numeric
-            np.copyto(array_at(block, slots[state.name]), value)
-        elif state.dtype == BYTES:
-            self._values[state.name] = value
+            np.copyto(array_at(block, slots[name]), value)
         else:
-            self._values[state.name] = np.array(value)
+            own = self._maker.states[name].dtype == BYTES  # a list that was made for it
+            self._values[name] = value if own else np.array(value)
 
     def finish(self) -> tuple[list[list[Any]], np.ndarray | StateBuffer]:
         """Return description and block, once all states were put."""

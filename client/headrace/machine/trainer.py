@@ -206,7 +206,8 @@ class Trainer:
         back = cell.back
         while back and back[0] < turn:
             heapq.heappop(back)
-        self._count(cell)
+        if back or cell.turn[0] != cell.epoch:
+            self._count(cell)
 
     def _count(self, cell: _Cell) -> None:
         """Count a cell by the least epoch that may still come from it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, get_args, get_type_hints
 
 from hypothesis import settings
@@ -69,10 +68,9 @@ _BY_CHECK = {
 def of_kind(kind: type) -> st.SearchStrategy[Any]:
     """Messages (or records) of a class, all of their fields drawn."""
     fields = {}
-    hints = get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        type_, check = get_args(hints[field.name])[:2]
-        fields[field.name] = _BY_CHECK[check] if check in _BY_CHECK else _of_type(type_)
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        type_, check = get_args(hint)[:2]
+        fields[name] = _BY_CHECK[check] if check in _BY_CHECK else _of_type(type_)
     return st.builds(kind, **fields)
 
 
@@ -84,7 +82,7 @@ def _of_type(type_: Any) -> st.SearchStrategy[Any]:
         return counts
     if type_ is float:
         return st.floats(-checks.LARGEST, checks.LARGEST)
-    if dataclasses.is_dataclass(type_):
+    if getattr(type_, "__annotations__", None):  # a record, or a named tuple
         return of_kind(type_)
     members = get_args(type_)
     if members[-1] is ...:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import struct
 from collections.abc import Sequence
@@ -126,7 +125,7 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
             return chance.choice(("", "x", "plain", "lanes", "../x", "y" * 300))
         if hint is bytes:
             return chance.randbytes(chance.choice((0, 1, 16, 64, 100)))
-        if dataclasses.is_dataclass(hint):
+        if getattr(hint, "__annotations__", None):  # a record, or a named tuple
             return drawn(chance, hint, known, columns)
         if get_origin(hint) is not tuple:
             return {"x": number()}
@@ -144,4 +143,4 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
         return chance.choice((2**31, 2**32 + 1, 2**62 - 1, chance.randrange(2**62)))
 
     hints = get_type_hints(kind, include_extras=True)
-    return kind(**{field.name: value(hints[field.name]) for field in dataclasses.fields(kind)})
+    return kind(**{name: value(hint) for name, hint in hints.items()})

@@ -1,7 +1,5 @@
 """A feed of segments has the layout of its schema, or raises ProtocolError."""
 
-import dataclasses
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -83,12 +81,12 @@ def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():
     other = given_of(SERVER, 3, rows=3)
     slots = layout.slots.of(first)
     assert layout.slots.of(second) == slots != layout.slots.of(other)
-    assert layout.slots.of(dataclasses.replace(second, columns=first.columns)) is slots
-    smaller = dataclasses.replace(first, nbytes=64)
+    assert layout.slots.of(second._replace(columns=first.columns)) is slots
+    smaller = first._replace(nbytes=64)
     with pytest.raises(ProtocolError, match=r"does not lie in its block"):
         layout.slots.of(smaller)
     with pytest.raises(ProtocolError, match="of a batch of 1 rows has 2"):
-        layout.slots.of(dataclasses.replace(first, rows=1))
+        layout.slots.of(first._replace(rows=1))
     kept = []
     for number in range(200):
         layout.slots.of(given_of(SERVER, number))
@@ -132,4 +130,4 @@ def test_no_description_is_worse_than_a_protocol_error(at, column):
     assume(list(column) != columns[at])
     columns[at] = list(column)
     with pytest.raises(ProtocolError):
-        layout_of(SERVER).slots.of(dataclasses.replace(given, columns=columns))
+        layout_of(SERVER).slots.of(given._replace(columns=columns))

@@ -1,7 +1,6 @@
 """A packed message comes out as it went in, and a broken one is refused."""
 
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -40,8 +39,8 @@ ITEM = Given(
     offset=4096,
     segment="slab-0-0-1",
 )
-INLINE = replace(
-    ITEM, place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
+INLINE = ITEM._replace(
+    place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
 )
 GETS = Get(7, 0), Get(8, 3, 2)
 SAVES = Save(300, 1, COLUMNS), Save(301)
@@ -96,7 +95,7 @@ NO_ROOM = {
     "a number beyond all": (FROM_TRAINER, Step(1, (2**64,))),
     "a place beyond all": (FROM_TRAINER, Step(1, saves=(Save(1, 0, [[2**64, 1, []]]),))),
     "a frame beyond all": (FROM_TRAINER, Step(1, saves=(Save(1, 2**16),))),
-    "a long name": (FROM_SERVER, Give(1, (replace(ITEM, segment="s" * 256),))),
+    "a long name": (FROM_SERVER, Give(1, (ITEM._replace(segment="s" * 256),))),
     "too many tokens": (FROM_TRAINER, Step(1, tuple(range(9000)))),
 }
 
