@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgpack
 import numpy as np
 
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.shaping.bucket import Buckets, PlainBatches
 from headrace_server.shaping.input import Input
 from headrace_server.shaping.plain import Plain, Stored

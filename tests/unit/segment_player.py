@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
-from headrace_server.leasing.protocol import ANYONE, Batch, Outlook, Slot
+from headrace_server.leasing.words import ANYONE, Batch, Outlook, Slot
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.partition.composition import compose

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.machine.trainer import Trainer
 from headrace_server.leasing.desk import Desk
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.words import Outlook
 from headrace_server.shaping.plain import Numbers, Stored
 from headrace_server.shaping.segments import Segments
 

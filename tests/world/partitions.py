@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_server.leasing.protocol import ANYONE, Batch, Outlook
+from headrace_server.leasing.words import ANYONE, Batch, Outlook
 from headrace_server.shaping.admission import BEGUN, FIRST_INDEX
 from headrace_server.shaping.input import Input
 from headrace_server.shaping.plain import Stored

@@ -16,7 +16,7 @@ from random import Random
 from headrace.machine.trainer import Trainer
 from headrace_proto.step_messages import Get, Given
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import Batch, Greeting, Outlook
+from headrace_server.leasing.words import Batch, Greeting, Outlook
 
 from . import port
 from .journal import Journal

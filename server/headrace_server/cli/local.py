@@ -22,7 +22,7 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..leasing.protocol import ANYONE, Batch, Outlook, Slot
+from ..leasing.words import ANYONE, Batch, Outlook, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose
 from ..partition.partition_run import Payload

@@ -75,7 +75,7 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.limits import MAX_COUNT
 from headrace_proto.step_messages import Get
 
-from .protocol import (
+from .words import (
     ANYONE,
     COUNTER_BITS,
     EARLY,

@@ -31,7 +31,7 @@ from headrace_proto.channel import Frame
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Order, Outlook, Slot, Token, Turn
+from ..leasing.words import Batch, Order, Outlook, Slot, Token, Turn
 from ..making.arena import Block
 from ..making.assemble import Assembly
 from ..making.segment_block import SegmentBlock

@@ -23,7 +23,7 @@ import msgpack
 from headrace_proto.codec import pack
 from headrace_proto.schema import RESERVED, Field
 
-from ..leasing.protocol import Batch, Order, Token
+from ..leasing.words import Batch, Order, Token
 from ..making.assemble import Assembly
 from ..making.shape import Shape, with_facts
 from ..making.slab import Slab

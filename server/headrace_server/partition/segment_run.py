@@ -30,7 +30,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.protocol import Batch, Order, Token
+from ..leasing.words import Batch, Order, Token
 from ..making.arena import Block
 from ..making.segment_block import BlockLayout, SegmentBlock, places_of_starts
 from ..making.segment_cutting import Cutting, Offer

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..leasing.protocol import Batch, Order
+from ..leasing.words import Batch, Order
 from .input import Input
 from .plan import Plan, Target
 
@@ -29,7 +29,7 @@ MOST_AHEAD = 4096
 
 
 class Machine(ABC):
-    """One partition.  See ``leasing.protocol.Partition`` and ``partition.partition_run.Run``."""
+    """One partition.  See ``leasing.words.Partition`` and ``partition.partition_run.Run``."""
 
     input: Input
     ahead = lanes = False

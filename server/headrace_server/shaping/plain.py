@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..leasing.protocol import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
+from ..leasing.words import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
 from .machine import MOST_AHEAD, REMEMBERED, RESIZES, TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State

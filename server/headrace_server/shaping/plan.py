@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..leasing.protocol import Batch
+from ..leasing.words import Batch
 
 #: The plain data that a shape or an input stores, from which a later process goes on.
 State = Mapping[str, Any]

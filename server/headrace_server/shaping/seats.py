@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..leasing.protocol import ANYONE, Slot
+from ..leasing.words import ANYONE, Slot
 from .admission import Admission
 from .entries import Entries
 from .plan import Plan

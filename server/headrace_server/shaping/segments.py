@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from ..leasing.protocol import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
+from ..leasing.words import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import READ_AHEAD, Admission
 from .entries import Entries
 from .machine import MOST_AHEAD, TOO_LATE, Machine

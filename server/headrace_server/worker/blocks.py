@@ -15,7 +15,7 @@ from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
 from headrace_proto.step_messages import pack_columns
 
-from ..leasing.protocol import Batch
+from ..leasing.words import Batch
 from ..making.slab import Slab
 from ..partition.partition_run import Body, Untaken
 

@@ -19,7 +19,7 @@ from headrace_proto.codec import pack
 from headrace_proto.messages import Idle, Over, Unknown
 
 from ..leasing.desk import SESSIONS
-from ..leasing.protocol import Batch, Token, Turn
+from ..leasing.words import Batch, Token, Turn
 
 if TYPE_CHECKING:
     from .served_feed import ServedFeed

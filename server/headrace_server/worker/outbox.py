@@ -34,7 +34,7 @@ from headrace_proto.limits import MAX_HEADER_BYTES
 from headrace_proto.messages import FROM_SERVER, Answered, Ended, Idle, LetGo, Pulse
 from headrace_proto.step_messages import Answers, pack_give, pack_given
 
-from ..leasing.protocol import Batch
+from ..leasing.words import Batch
 from ..making.slab import map_segment
 from ..net.channel_server import ChannelServer, is_channel
 from ..net.public_socket import PublicSocket

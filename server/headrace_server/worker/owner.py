@@ -8,10 +8,10 @@ One thread, one poll, one loop: handle messages of trainers, carry out what the 
 batch that is wanted next.  So one place judges, stores and answers a commit, and the answer leaves
 together with the batch that it allows.
 
-A step that takes long, in a function of the user or in a slow read, must not block trainers.
-During a step no thread holds the desks: a second thread, the *porter*, handles messages and orders
-once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  What concerns
-the partition at work waits in its desk.
+A step that reads nothing and calls no function of the user is short, and is made under the lock.
+Another one may take long, and must not block trainers: it is made without the lock, and a second
+thread, the *porter*, handles messages and orders once the step has taken 20 ms, hands out batches
+that are ready, and accepts commits.  Calls that concern the partition at work wait in its desk.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
-from ..leasing.protocol import ANYONE, Batch, Order, Outlook
+from ..leasing.words import ANYONE, Batch, Order, Outlook
 from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
 from ..pipeline.declaration import Plain

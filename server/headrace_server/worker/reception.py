@@ -55,7 +55,7 @@ from headrace_proto.state_buffers import (
     mapped,
 )
 
-from ..leasing.protocol import ANYONE, COUNTER_BITS, Batch, Greeting, Slot, Token, Turn
+from ..leasing.words import ANYONE, COUNTER_BITS, Batch, Greeting, Slot, Token, Turn
 from ..net.bounded_map import BoundedMap
 from ..net.channel_server import TURN_S
 from ..net.refusals import REVOKED, RateLimits, check_version, feed_named

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from headrace_proto.errors import FeedRewound, HeadraceError, ServerError, from_code
 from headrace_proto.messages import Hello
 
-from ..leasing.protocol import COUNTER_BITS
+from ..leasing.words import COUNTER_BITS
 from ..net.bounded_map import BoundedMap
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, in_use
 

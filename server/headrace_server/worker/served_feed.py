@@ -21,7 +21,7 @@ from headrace_proto.schema import Field, schema_to_wire
 
 from ..journal.journal import Journal
 from ..leasing.desk import Desk
-from ..leasing.protocol import Batch, Port
+from ..leasing.words import Batch, Port
 from ..partition.partition_run import Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig

@@ -28,7 +28,7 @@ from headrace_proto.messages import Answered, Hello, Renew
 from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..files.durable_file import writing
-from ..leasing.protocol import Batch
+from ..leasing.words import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 
 logger = logging.getLogger("headrace.trainers")

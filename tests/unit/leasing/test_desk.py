@@ -9,7 +9,7 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.limits import MAX_COUNT
 from headrace_proto.step_messages import Get
 from headrace_server.leasing.desk import SESSIONS, Desk
-from headrace_server.leasing.protocol import Batch, Greeting, Outlook
+from headrace_server.leasing.words import Batch, Greeting, Outlook
 from headrace_server.shaping import plain as machine
 from tests.world.journal import Journal, Stored
 from tests.world.partitions import Plain, Segments, Slab, rows_of

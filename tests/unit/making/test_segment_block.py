@@ -11,7 +11,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import Field
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.words import Outlook
 from tests.unit.segment_player import Player, same_states
 
 STATES = {"s": hs.zeros((2,))}

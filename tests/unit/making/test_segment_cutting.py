@@ -12,7 +12,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.words import Outlook
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.shaping.spans import Cut
 from tests.unit.segment_player import Player, Taken, same_states

@@ -16,8 +16,8 @@ from headrace.batches.segments import SegmentBatch
 from headrace.framework import NUMPY
 from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import SegmentLayout
-from headrace_server.leasing.protocol import Batch as Made
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.words import Batch as Made
+from headrace_server.leasing.words import Outlook
 from tests.combinations import training
 from tests.combinations.declarations import MARK, SHAPES, STAGES, Feed, drawn
 from tests.combinations.laws import Case

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import headrace_server as hs
-from headrace_server.leasing.protocol import Outlook
+from headrace_server.leasing.words import Outlook
 from tests.unit.segment_player import Player, same_states
 
 

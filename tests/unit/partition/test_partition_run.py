@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.leasing.protocol import ANYONE, Batch, Order, Outlook
+from headrace_server.leasing.words import ANYONE, Batch, Order, Outlook
 from headrace_server.partition.partition_run import Run
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.intake import Intake

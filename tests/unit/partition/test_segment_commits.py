@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.pipeline.builder import Pipeline
 from tests.footprint import entries
 from tests.unit.changes import Model

@@ -16,7 +16,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.making.segment_cutting import StateSource
 from headrace_server.making.state_table import HandedStates, state_columns, stored_states
 from headrace_server.pipeline.builder import Pipeline

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace_server as hs
-from headrace_server.leasing.protocol import ANYONE
+from headrace_server.leasing.words import ANYONE
 from headrace_server.shaping.bucket import PlainBatches
 from headrace_server.shaping.input import Input
 from headrace_server.shaping.plain import Plain

@@ -14,7 +14,7 @@ from itertools import cycle
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.shaping.input import Input
 from headrace_server.shaping.plan import Read
 

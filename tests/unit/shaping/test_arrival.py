@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.leasing.protocol import Order, Outlook
+from headrace_server.leasing.words import Order, Outlook
 from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.segments import NOWHERE, Segments
 from headrace_server.shaping.spans import SEGMENT_PLACE

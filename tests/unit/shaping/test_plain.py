@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.leasing.protocol import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.shaping.machine import DECLARED
 from headrace_server.shaping.plain import TOO_LATE, Stored
 from tests.plain_partition import FOREVER, PlainPartition, rows_in

@@ -1,4 +1,4 @@
-"""The words between a partition, the desk and its trainers: plain data.
+"""Words that several rooms share: batches, turns, orders, and what a desk calls.  Plain data.
 
     trainer ── hello, ask, commit … ──► desk ── make, commit, returned, reclaim … ──► partition
             ◄── Port: give, answer … ─── │
