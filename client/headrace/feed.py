@@ -497,8 +497,10 @@ class Feed:
         return since
 
     def _change(self, given: str, call: str, kind: type, *fields: Any) -> dict[int, int]:
-        if kind is Retarget and not all(abs(number) <= LARGEST for number in fields[0]):
-            raise ValueError(f"{call}({given:.80}): the limit of each number is {LARGEST:g}")
+        for i, number in enumerate(fields[0] if kind is Retarget else ()):
+            if not abs(number) <= LARGEST:
+                text = f"number {i} is {number}, not between {-LARGEST:g} and {LARGEST:g}"
+                raise ValueError(f"{call}({given:.80}): {text}")
         answer = self._link.ask(requests.change(call, kind, *fields))
         if answer.code:
             raise ValueError(f"{call}({given:.80}): {answer.text}")

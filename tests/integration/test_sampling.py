@@ -71,7 +71,10 @@ def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path)
                 ([0.5, 0.5], "target_probs has 2 classes; there are 3"),
                 ([0.5, 0.5, 0.5], "target_probs sums to 1.5; it must sum to 1"),
                 ([1.5, -0.5, 0], r"target_probs\[1\]=-0.5; a probability is 0 or more"),
-                ([float("nan"), 1, 0], r"target_probs\[0\]=nan"),
+                (
+                    [float("nan"), 1, 0],
+                    r"number 0 is nan, not between -1e\+100 and",
+                ),
                 ([0, 0, 1], r"init_probs\[2\]=0 but target_probs\[2\]=1"),
                 ([], "0 classes|sums to 0"),
             ]:

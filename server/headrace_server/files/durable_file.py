@@ -150,6 +150,9 @@ def opened_within(path: Path, flags: int) -> int:
     directory = os.open(path.parent, os.O_DIRECTORY | unfollowed)
     try:
         return os.open(path.name, flags | unfollowed, 0o600, dir_fd=directory)
+    except OSError as error:
+        error.filename = str(path)  # it names the file within its directory
+        raise
     finally:
         os.close(directory)
 
