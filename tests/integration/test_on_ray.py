@@ -17,7 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace.connection import link
+from headrace.connection import finding
 from headrace_server.journal.state_directory import term_by_clock
 from headrace_server.process.child import Child
 from tests.patience import PATIENCE_S, eventually
@@ -33,7 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayStandIn]:
         # With "from … import" it would be the module of the test before, which the package has.
         share_server = importlib.import_module("headrace_server.server.share_server")
         monkeypatch.setattr(share_server, "_BEAT_S", 0.02)
-        monkeypatch.setattr(link, "_ASK_S", 0.05)
+        monkeypatch.setattr(finding, "_ASK_S", 0.05)
         yield cluster
 
 
