@@ -1,4 +1,4 @@
-"""What a desk calls, recorded."""
+"""A port that records the calls of a desk."""
 
 from __future__ import annotations
 

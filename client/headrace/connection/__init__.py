@@ -1,1 +1,1 @@
-"""What a trainer exchanges with servers: messages, the memory of batches, and states."""
+"""The exchange between a trainer and servers: messages, memory of batches, states."""

@@ -49,7 +49,7 @@ class Batch:
     slot: Slot
     turn: Turn
     rows: int  # with those of a rank's batch that hold nothing
-    #: What is in it, so that a later life of the partition knows it again: for segments
+    #: Names its contents, so that a later life of the partition knows it again: for segments
     #: ``Spans.place``; else the number says it, and this the orders before it (b"": none).
     place: bytes = b""
     epoch: int = 0  # of its first row
@@ -215,7 +215,7 @@ class Greeting:
 
 
 class Port(Protocol):
-    """What a desk calls to act.  No call waits, and none calls the desk, but for ``gone``.
+    """The calls by which a desk acts.  No call waits, and none calls the desk, but for ``gone``.
 
     The first ones send a message to a session's present connection, if there is one.
     """

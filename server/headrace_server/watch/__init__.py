@@ -1,4 +1,4 @@
-"""What a server shows of itself.  It reads only.
+"""Status, metrics, verdict and page of a server.  This room reads only.
 
 Supervisor.look() ─► Watch ─► status, history ─► verdict ─┬► metrics (Prometheus)
                                                           ├► status.json ─► page, commands

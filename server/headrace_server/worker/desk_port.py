@@ -91,7 +91,7 @@ class DeskPort:
     def changed(self, partition: int, why: str) -> None:
         part = self._partitions[partition]
         part.logged += 1
-        # What was dealt, or ordered, goes out under it: that is stored at once.
+        # Batches go out under the order or deal, so it is stored at once.
         self._stores.submit(part, at_once=why != "made")
 
     def joined(self, session: bytes, run: int, rank: int, birth: int) -> None:

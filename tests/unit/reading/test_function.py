@@ -67,7 +67,7 @@ def unsized() -> Any:
     return np.array(3)
 
 
-#: What each call of ``changing`` gives, from the first on.
+#: The examples of each call of ``changing``, from the first on.
 CALLS: list[Iterator[Any]] = []
 
 
