@@ -146,8 +146,8 @@ def test_a_row_of_a_mix_that_kills_is_named_and_a_filter_leaves_it_out() -> None
     batched = {"batch_size": 8, "allow_smaller_final_batch": True, "dynamic_pad": True}
     with (
         hs.run(mixed.map(_deadly).batch(**batched), partitions=2, workers=2) as server,
-        connect(server) as feed,
         pytest.raises(headrace.DataError, match="record 3: its worker died 3 times in `_deadly`"),
+        connect(server) as feed,  # which says it where the worker had died before
     ):
         list(feed)
     seen: Counter[bytes] = Counter()
