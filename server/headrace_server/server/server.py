@@ -21,7 +21,7 @@ from ..process.config import RunConfig
 from ..process.option import Option
 from ..process.rundir import RunDirectory
 from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
-from ..watch.http import HttpOptions, HttpService
+from ..watch.http import HttpService, http_place
 from ..watch.watch import Watch
 from .arguments import (
     as_feeds,
@@ -60,7 +60,7 @@ class Server:
         config: RunConfig,
         settings: RunSettings,
         durable: StateDirectory | None = None,
-        http: HttpOptions | None = None,
+        http: tuple[str, int] | None = None,
         begin: Callable[[RunConfig], RunConfig] = lambda config: config,
     ) -> None:
         self._durable = durable
@@ -275,9 +275,9 @@ def start(settings: RunSettings, origin: str = "") -> Server:
         slab_bytes=settings.slab_bytes or 0,
         **settings.limits(),
     )
-    watched = HttpOptions.of(settings.http)
+    watched = None if settings.http is None else http_place(settings.http)
     if watched is not None:
-        config = dataclasses.replace(config, taken=(f"{watched.host}:{watched.port}",))
+        config = dataclasses.replace(config, taken=("{}:{}".format(*watched),))
     check_apart(config.binds, config.taken)
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:

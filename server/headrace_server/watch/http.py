@@ -20,7 +20,7 @@ import socketserver
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace_proto import __version__
 from headrace_proto.errors import ServerError, one_line
@@ -61,8 +61,8 @@ class HttpService(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, options: HttpOptions, watch: Watch) -> None:
-        host, port = options
+    def __init__(self, wanted: tuple[str, int], watch: Watch) -> None:
+        host, port = wanted
         #: Connections that have a thread: since when their peer must send or read something, which
         #: is never where it need not, or where the connection has been ended.
         self._since: dict[socket.socket, float] = {}
@@ -199,19 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("%s", one_line(format % args, 200))
 
 
-class HttpOptions(NamedTuple):
-    """``http`` of ``hs.run``."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, http: object) -> HttpOptions | None:
-        """Check the option; None where HTTP is not asked for."""
-        return None if http is None else cls(*_address(http))
-
-
-def _address(value: object) -> tuple[str, int]:
+def http_place(value: object) -> tuple[str, int]:
     """Return host and port of "127.0.0.1:8080" or "[::1]:8080"; port 0 is a free one."""
     found = re.fullmatch(r"(\[.+\]|[^:]+):([0-9]{1,5})", str(value))
     if found is None or int(found[2]) > 65535:

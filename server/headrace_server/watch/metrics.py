@@ -89,55 +89,66 @@ def _bounded(values: Mapping[str, Plain]) -> dict[str, Plain]:
     return added([dict(listed[:MOST]), *({"other": value} for _, value in listed[MOST:])])
 
 
+def _up(server: statuses.ServerStatus) -> _Value:
+    return server["state"] not in ("starting", "failed")
+
+
+def _state(feed: statuses.FeedStatus) -> _Value:
+    return {state: feed["state"] == state for state in _STATES}
+
+
+def _connected(feed: statuses.FeedStatus) -> _Value:
+    return len(feed["trainers"]) + feed["trainers_more"]
+
+
+def _refused(one: statuses.FeedStatus | statuses.TrainerStatus) -> _Value:
+    return added([{"stale": one["stale"]}, one["refused"]])
+
+
+def _partitions(feed: statuses.FeedStatus) -> _Value:
+    done, opened = (sum(one[what] for one in feed["partitions"]) for what in ("done", "open"))
+    return {"opening": len(feed["partitions"]) - opened, "open": opened - done, "done": done}
+
+
+def _padding(feed: statuses.FeedStatus) -> _Value:
+    padding = _bounded(feed["padding"]).items()
+    kinds = enumerate(("padded", "real"))
+    return {(bucket, kind): both[i] for i, kind in kinds for bucket, both in padding}
+
+
+def _padding_ratio(feed: statuses.FeedStatus) -> _Value:
+    padding = _bounded(feed["padding"]).items()
+    return {bucket: 1 - real / padded for bucket, (padded, real) in padding if padded}
+
+
 def _by_class(feed: statuses.FeedStatus, counts: str) -> dict[str, float]:
     return _bounded({str(i): n for i, n in enumerate(feed["classes"].get(counts) or ())})
 
 
-def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: total / count for name, (total, count) in sums.items() if count}
+def _waiting(feed: statuses.FeedStatus) -> _Value:
+    return _by_class(feed, "waiting")
 
 
-def _refused(one: statuses.FeedStatus | statuses.TrainerStatus) -> dict[str, float]:
-    return added([{"stale": one["stale"]}, one["refused"]])
+def _outcomes(feed: statuses.FeedStatus) -> _Value:
+    kinds = {kind: _by_class(feed, kind).items() for kind in ("accepted", "rejected")}
+    return {(number, kind): n for kind, classes in kinds.items() for number, n in classes}
 
 
-def _partitions(feed: statuses.FeedStatus) -> dict[str, float]:
-    partitions = feed["partitions"]
-    done = sum(one["done"] for one in partitions)
-    opened = sum(one["open"] for one in partitions) - done
-    return {"opening": len(partitions) - opened - done, "open": opened, "done": done}
+def _weights(feed: statuses.FeedStatus) -> _Value:
+    sums = feed.get("weights", {}).items()
+    return {name: total / count for name, (total, count) in sums if count}
 
 
-def _padding(one: Plain) -> _Value:
-    return {
-        (bucket, kind): n
-        for bucket, both in _bounded(one["padding"]).items()
-        for kind, n in zip(("padded", "real"), both, strict=True)
-    }
+def _cost_ratios(feed: statuses.FeedStatus) -> _Value:
+    return {kind: n for kind, n in feed.get("balance", {}).items() if kind != "rounds"}
 
 
-def _padding_ratio(one: Plain) -> _Value:
-    return {
-        bucket: 1 - real / padded
-        for bucket, (padded, real) in _bounded(one["padding"]).items()
-        if padded
-    }
+def _who(trainer: statuses.TrainerStatus) -> _Value:
+    return {(trainer["host"], trainer["name"], "shm" if trainer["local"] else "wire"): 1}
 
 
-def _outcomes(one: Plain) -> _Value:
-    return {
-        (number, outcome): n
-        for outcome in ("accepted", "rejected")
-        for number, n in _by_class(one, outcome).items()
-    }
-
-
-def _cost_ratios(one: Plain) -> _Value:
-    return {kind: ratio for kind, ratio in one.get("balance", {}).items() if kind != "rounds"}
-
-
-def _who(one: Plain) -> _Value:
-    return {(one["host"], one["name"], "shm" if one["local"] else "wire"): 1}
+def _doing(worker: statuses.WorkerStatus) -> _Value:
+    return {"work": worker["work_s"], **worker["rests_s"]}
 
 
 #: Name and further labels; the field that is its value, or a function of the part; its meaning.
@@ -145,171 +156,67 @@ _Rows = tuple[tuple[str, str | Callable[[Plain], _Value], str], ...]
 
 _SERVER: _Rows = (
     ("info[version]", lambda server: {server["version"]: 1}, "1; the release that runs."),
-    (
-        "up",
-        lambda server: server["state"] not in ("starting", "failed"),
-        "1 while locator and workers answer, else 0.",
-    ),
+    ("up", _up, "1 while locator and workers answer, else 0."),
     ("draining", "draining", "1 once nothing more is handed out."),
-    (
-        "refused_total[reason]",
-        "access.refused",
-        "Connections and messages that were refused: garbage, wrong keys, over a limit.",
-    ),
+    ("refused_total[reason]", "access.refused", "Connections and messages that were refused."),
 )
 _DISK: _Rows = (
     ("state_free_bytes", "free_bytes", "Room on the disk of the state directory."),
-    (
-        "state_fault",
-        lambda disk: bool(disk["fault"]),
-        "1 where no file can be written to the state directory, else 0.",
-    ),
+    ("state_fault", lambda disk: bool(disk["fault"]), "1 where that takes no file, else 0."),
 )
 _FEED: _Rows = (
-    (
-        "feed_state[state]",
-        lambda feed: {state: feed["state"] == state for state in _STATES},
-        "1 for the state in which a feed is, 0 for the others.",
-    ),
-    (
-        "trainers",
-        lambda feed: len(feed["trainers"]) + feed["trainers_more"],
-        "Trainers that are connected.",
-    ),
-    (
-        "rows_read_total",
-        "read",
-        "Examples that workers have read, those that were read again included.",
-    ),
+    ("feed_state[state]", _state, "1 for the state in which a feed is, 0 for the others."),
+    ("trainers", _connected, "Trainers that are connected."),
+    ("rows_read_total", "read", "Examples that workers have read, some of them again."),
     ("rows_dropped_total[reason]", "dropped", "Rows that are in no batch, by the reason."),
     ("batches_made_total", "made.batches", "Batches that workers have made."),
     ("rows_made_total", "made.rows", "Rows in them; of a feed of segments, segments."),
     ("bytes_made_total", "made.bytes", "Bytes of them in shared memory."),
     ("batches_committed_total", "batches", "Batches that trainers are done with."),
     ("rows_committed_total", "rows", "Rows in them."),
-    (
-        "batches_sent_total[way]",
-        "sent.batches",
-        "Batches that were sent to trainers: through shared memory (shm) or by wire.",
-    ),
+    ("batches_sent_total[way]", "sent.batches", "Batches sent by shared memory (shm) or wire."),
     ("bytes_sent_total[way]", "sent.bytes", "Bytes of them."),
-    (
-        "batches_redelivered_total",
-        "redelivered",
-        "Batches that came back from a trainer and went out again.",
-    ),
+    ("batches_redelivered_total", "redelivered", "Batches that came back, and went out again."),
     ("leases_expired_total", "expired", "Leases that ended because their trainer was silent."),
-    (
-        "saves_refused_total[reason]",
-        _refused,
-        "Commits and saves that did not count: stale, or by the code of the error.",
-    ),
-    (
-        "batches[state]",
-        "standing",
-        "Batches that are made and not done: ready, leased to a trainer, saving.",
-    ),
-    (
-        "stage_seconds_total[stage]",
-        "seconds",
-        "How long reading, and each stage, took in the lives of the workers.",
-    ),
-    (
-        "segments[state]",
-        "segment_standing",
-        "Segments: ready, leased (a trainer has their states), full (no place in the capacity).",
-    ),
-    ("sequences_in_flight", "segments.in_flight", "Examples that hold a place of it."),
-    (
-        "segments_rewound_total",
-        "segments.rewound",
-        "Segments that were done, and went out again because their states were lost.",
-    ),
-    (
-        "padding_elements_total[bucket,kind]",
-        _padding,
-        "Elements of batches with padding (padded) and without (real).",
-    ),
+    ("saves_refused_total[reason]", _refused, "Commits that were stale, or refused by an error."),
+    ("batches[state]", "standing", "Batches: ready, leased to a trainer, or saving."),
+    ("stage_seconds_total[stage]", "seconds", "Time that reading, and each stage, took."),
+    ("segments[state]", "segment_standing", "Segments: ready, leased, or full: without a place."),
+    ("sequences_in_flight", "segments.in_flight", "Examples that have a place of the capacity."),
+    ("segments_rewound_total", "segments.rewound", "Segments sent again: their states were lost."),
+    ("padding_elements_total[bucket,kind]", _padding, "Elements, padded and real ones alone."),
     ("padding_ratio[bucket]", _padding_ratio, "The part of a bucket's elements that is padding."),
-    (
-        "rows_by_class_total[class,outcome]",
-        _outcomes,
-        "Rows of a stratified feed, accepted and rejected.",
-    ),
-    (
-        "examples_by_source_total[source]",
-        "sources",
-        "Examples that were drawn from each source of a mix.",
-    ),
-    (
-        "weight[source]",
-        lambda feed: _means(feed.get("weights", {})),
-        "Weight of each source of a mix now, of all: the mean of the partitions.",
-    ),
-    (
-        "round_cost_ratio[kind]",
-        _cost_ratios,
-        "Cost of the dearest rank over the mean, with balance: of all rounds, worst of 100.",
-    ),
-    (
-        "rows_waiting[class]",
-        lambda feed: _by_class(feed, "waiting"),
-        "Rows that wait for those of other classes.",
-    ),
+    ("rows_by_class_total[class,outcome]", _outcomes, "Rows of a stratified feed."),
+    ("examples_by_source_total[source]", "sources", "Examples drawn from each source of a mix."),
+    ("weight[source]", _weights, "The part of a mix that a source is now, over all partitions."),
+    ("round_cost_ratio[kind]", _cost_ratios, "Cost of the dearest rank over the mean (balance)."),
+    ("rows_waiting[class]", _waiting, "Rows that wait for those of other classes."),
     ("partitions[state]", _partitions, "Partitions by what they are: opening, open, done."),
 )
 _STORE: _Rows = (
     ("store_commits_total", "commits", "Transactions of the state store."),
-    (
-        "store_fault",
-        lambda store: len(store["faults"]),
-        "Faults that keep the state store from committing, such as a full disk.",
-    ),
+    ("store_fault", lambda store: len(store["faults"]), "Faults that keep it from committing."),
     ("store_seconds_since_commit", "since_commit_s", "How long ago the last transaction was."),
 )
 _TRAINER: _Rows = (
-    (
-        "trainer_info[host,name,way]",
-        _who,
-        "1; its host by its own word, the name of its key, and the way of bytes: shm or wire.",
-    ),
-    (
-        "trainer_batches_sent_total",
-        "batches",
-        "Batches that were sent, with those that were sent again.",
-    ),
+    ("trainer_info[host,name,way]", _who, "1; the host it names, its key, and the way of bytes."),
+    ("trainer_batches_sent_total", "batches", "Batches that were sent, some of them again."),
     ("trainer_rows_sent_total", "rows", "Rows in them."),
     ("trainer_bytes_sent_total", "bytes", "Bytes of them."),
     ("trainer_batches_committed_total", "committed", "Commits and saves that counted."),
     ("trainer_saves_refused_total[reason]", _refused, "Those that did not."),
-    (
-        "trainer_blocked_seconds_total",
-        "blocked_s",
-        "How long it has waited for batches, by its own report.",
-    ),
-    (
-        "trainer_awaited_seconds_total",
-        "awaited_s",
-        "How long of that it has waited for this server.",
-    ),
+    ("trainer_blocked_seconds_total", "blocked_s", "How long it has waited for batches."),
+    ("trainer_awaited_seconds_total", "awaited_s", "How long of that for this server."),
     ("trainer_busy_seconds_total", "busy_s", "How long it was busy with batches."),
     ("trainer_leases", "leases", "Batches in its hands."),
     ("trainer_requests", "requests", "Requests of it that have no batch yet."),
     ("trainer_silent_seconds", "silent_s", "How long nothing was heard of it."),
 )
 _WORKER: _Rows = (
-    (
-        "worker_seconds_total[doing]",
-        lambda one: {"work": one["work_s"], **one["rests_s"]},
-        "How long it worked, and how long it waited: for trainers, states, room in its slab.",
-    ),
+    ("worker_seconds_total[doing]", _doing, "How long it worked, and waited for what."),
     ("worker_slab_bytes", "slab_bytes", "Shared memory in use by batches."),
     ("worker_slab_limit_bytes", "slab_limit_bytes", "Maximum of these bytes."),
-    (
-        "worker_restarts_total",
-        "restarts",
-        "How often a worker was replaced: it had died, or a feed was taken back.",
-    ),
+    ("worker_restarts_total", "restarts", "How often a worker was replaced."),
 )
 
 

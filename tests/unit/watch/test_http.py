@@ -14,7 +14,7 @@ import pytest
 
 from headrace_server.watch import http as module
 from headrace_server.watch import metrics
-from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.watch.http import HttpService
 from headrace_server.watch.watch import Watch
 from tests.patience import PATIENCE_S
 
@@ -28,7 +28,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
     monkeypatch.setattr(module, "_TURN_S", PATIENCE_S)
     watch = Watch()
     watch.begin(Watched())
-    one = HttpService(HttpOptions("127.0.0.1", 0), watch)
+    one = HttpService(("127.0.0.1", 0), watch)
     yield one
     one.close()
     watch.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch.http import HttpOptions, HttpService
+from headrace_server.watch.http import HttpService, http_place
 from headrace_server.watch.watch import Watch
 
 
@@ -14,8 +14,8 @@ from headrace_server.watch.watch import Watch
     [("127.0.0.1:8080", "127.0.0.1", 8080), ("[::1]:0", "::1", 0), ("0.0.0.0:1", "0.0.0.0", 1)],
 )
 def test_an_address_is_host_and_port(http: str, host: str, port: int):
-    found = HttpOptions.of(http)
-    assert found == HttpOptions(host, port)
+    found = http_place(http)
+    assert found == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -24,16 +24,16 @@ def test_an_address_is_host_and_port(http: str, host: str, port: int):
 )
 def test_what_is_none_is_refused_with_an_example(http: str):
     with pytest.raises(ValueError, match=r"is not HOST:PORT such as 127\.0\.0\.1:8080"):
-        HttpOptions.of(http)
+        http_place(http)
 
 
 def test_an_address_that_is_taken_is_told_by_its_name():
-    one = HttpService(HttpOptions("127.0.0.1", 0), Watch())
+    one = HttpService(("127.0.0.1", 0), Watch())
     try:
         port = int(one.address.rpartition(":")[2])
         with pytest.raises(ServerError, match=rf"http='127\.0\.0\.1:{port}': [\w ]*in use$"):
-            HttpService(HttpOptions("127.0.0.1", port), Watch())
+            HttpService(("127.0.0.1", port), Watch())
     finally:
         one.close()
     with pytest.raises(ServerError, match=r"http='no\.such\.host\.invalid:80'"):
-        HttpService(HttpOptions("no.such.host.invalid", 80), Watch())
+        HttpService(("no.such.host.invalid", 80), Watch())
