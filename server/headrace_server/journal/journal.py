@@ -35,10 +35,10 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import FULL, room, writing
+from ..files.journal_file import JournalFile, NoRoom, record_bytes
 from ..process.rundir import MORE_SHARED_MEMORY
 from ..shaping.stored_state import Change, Saved
 from .feed_directory import beginning_anew
-from .journal_file import JournalFile, NoRoom, record_bytes
 from .live_table import LiveTable, decoded, encoded
 
 logger = logging.getLogger("headrace.journal")

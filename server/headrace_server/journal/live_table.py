@@ -23,8 +23,8 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
+from ..files.journal_file import Part
 from ..shaping.stored_state import Change, Column, Examples, Saved
-from .journal_file import Part
 
 #: Bytes of the head of a change, and of its columns of states.
 _SIZES = struct.Struct("<2Q")

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
+from headrace_server.files import journal_file
+from headrace_server.files.journal_file import JournalFile
 from headrace_server.journal import journal as module
-from headrace_server.journal import journal_file
 from headrace_server.journal.journal import WORKER, Journal, JournalDamaged
-from headrace_server.journal.journal_file import JournalFile
 from headrace_server.shaping.stored_state import Change, Saved
 from tests.nursery import WarmPopen, environment
 from tests.shortage import small_disk

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace_server.journal import journal_file as module
-from headrace_server.journal.journal_file import (
+from headrace_server.files import journal_file as module
+from headrace_server.files.journal_file import (
     HEAD,
     MARK,
     MARK_AT,

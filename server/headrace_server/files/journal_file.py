@@ -32,8 +32,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files.durable_file import FULL, opened_within, sync_directory
-from ..files.extras import require
+from .durable_file import FULL, opened_within, sync_directory
+from .extras import require
 
 crc32c = require("google_crc32c", "server", "a server")
 
