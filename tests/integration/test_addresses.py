@@ -89,25 +89,6 @@ def test_a_port_that_another_has_is_named_and_no_server_is_left():
         assert ports(server.address) == [port + 1, port + 2]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"worker_ports": "7000-7000"}, "worker_ports=7000-7000 are fewer ports than workers=2"),
-        (
-            {"bind": "tcp://127.0.0.1:7000", "worker_ports": "7000-7001"},
-            "ports 7000 to 7001, without those of bind= and http=, are fewer than workers=2",
-        ),
-        (
-            {"worker_ports": "7001-7000"},
-            "both ports must be between 1 and 65535, and the first not the larger",
-        ),
-    ],
-)
-def test_ports_that_can_not_be_are_refused(options: dict[str, Any], text: str):
-    with pytest.raises(ValueError, match=text):
-        started(**options)
-
-
 FEEDS = f"""
 import headrace_server as hs
 

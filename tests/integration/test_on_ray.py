@@ -165,24 +165,3 @@ def test_trainers_have_the_keys_of_their_servers(
         address = cluster.servers[0].object.started()
         with pytest.raises(headrace.NotAllowed, match="asks for keys"):
             headrace.connect([address, cluster.servers[1].object.started()])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
-    [
-        ({"servers": 0}, ValueError, "servers must be between 1 and 4096, not 0"),
-        ({"servers": 2.0}, TypeError, "servers=2.0 is not an integer"),
-        ({"servers": 3, "partitions": 2}, ValueError, "partitions=2: each of the 3 servers owns"),
-        ({"bind": "tcp://0.0.0.0:1"}, TypeError, "sets bind of each server itself"),
-        (
-            {"beside": True},
-            TypeError,
-            r"hs\.on_ray\(\): got an unexpected keyword argument 'beside'",
-        ),
-        ({"durability": "off"}, ValueError, "durability='off'"),
-    ],
-)
-def test_an_argument_that_can_not_be_is_refused_before_ray_is_loaded(arguments, kind, text) -> None:
-    given = {"pipelines": numbers(), "servers": 2} | arguments
-    with pytest.raises(kind, match=text):
-        hs.on_ray(given.pop("pipelines"), **given)

@@ -242,20 +242,12 @@ def test_an_example_that_is_too_long_is_bad_cut_or_dropped() -> None:
             list(feed)
 
 
-def test_what_can_not_be_packed_is_refused_when_it_is_declared() -> None:
-    source = hs.from_examples([{"x": np.zeros((2, 3)), "i": 1, "t": np.zeros(2)}])
-    with pytest.raises(ValueError, match="'y' is not one of"):
-        source.pack(4, 1, columns=["y"])
-    with pytest.raises(ValueError, match=r"'i' is int64.*a packed one has numbers for each step"):
-        source.pack(4, 1, columns=["i"])
-    with pytest.raises(ValueError, match="length=0"):
-        source.pack(0, 1)
-    with pytest.raises(ValueError, match="strategy="):
-        source.pack(4, 1, strategy="worst_fit")  # type: ignore[arg-type]
+def test_columns_that_only_reading_shows_are_refused_then() -> None:
     uneven = hs.from_examples([{"x": np.zeros(2), "t": np.zeros(3)}, {"x": [1.0], "t": [1.0]}])
     with pytest.raises(headrace.HeadraceError, match="packed columns differ in their steps: x 2"):
         with hs.run(uneven.pack(4, 1)) as server, connect(server) as feed:
             list(feed)
-    with hs.run(source.batch(1)) as server, connect(server) as feed:
+    plain = hs.from_examples([{"i": 1}]).batch(1)
+    with hs.run(plain) as server, connect(server) as feed:
         with pytest.raises(AttributeError, match="no packed rows"):
             _ = next(feed).cu_seqlens

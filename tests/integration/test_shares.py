@@ -147,19 +147,6 @@ def test_a_share_that_is_not_up_is_named():
     assert f"share 0/2 is at {server.address}; {missing}" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"share": (0, 2)}, r"share=\(0, 2\) needs partitions"),
-        ({"share": (0, 2), "partitions": 1}, "partitions=1: each of the 2 servers owns at least"),
-        ({"share": "x", "partitions": 5}, "share='x' is not a share"),
-    ],
-)
-def test_a_share_that_can_not_be_is_refused_at_the_start(options: dict[str, Any], text: str):
-    with pytest.raises(ValueError, match=text):
-        hs.run(numbers(), **options)
-
-
 def test_a_state_directory_is_that_of_one_share(tmp_path: Path):
     state: dict[str, Any] = {"partitions": 5, "durability": "process"}
     hs.run(numbers(), state_dir=tmp_path / "all", **state).close()

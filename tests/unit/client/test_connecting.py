@@ -2,61 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-import headrace
 from headrace.connecting import _tell_of_use
 from headrace_proto.messages import Welcome
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
-    [
-        ({"framework": "keras"}, ValueError, "framework='keras' is not one of 'numpy', 'tf'"),
-        ({"prefetch": -1}, ValueError, "prefetch must be between 0 and 63, not -1"),
-        ({"prefetch": 64}, ValueError, "prefetch must be between 0 and 63, not 64"),
-        ({"prefetch": 1.5}, TypeError, "prefetch=1.5 is neither an integer nor .auto."),
-        ({"prefetch": True}, TypeError, "prefetch=True is neither an integer nor .auto."),
-        ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
-        ({"commit": None}, ValueError, "commit=None is not one of"),
-        ({"order": "all"}, ValueError, "order='all' is not one of 'feed', 'any'"),
-        ({"order": None}, ValueError, "order=None is not one of"),
-        (
-            {"order": "any", "rank": 0, "world_size": 2},
-            ValueError,
-            "order='any' and rank=0: ranks take the same rounds",
-        ),
-        ({"rank": 0}, ValueError, "rank=0 and world_size=None: give both or neither"),
-        ({"world_size": 2}, ValueError, "rank=None and world_size=2"),
-        ({"rank": "0", "world_size": 2}, TypeError, "rank='0' is not an integer"),
-        ({"rank": 0, "world_size": True}, TypeError, "world_size=True is not an integer"),
-        ({"feed": 7}, TypeError, "feed=7 is not the name of a feed"),
-        (
-            {"rank": 2, "world_size": 2},
-            ValueError,
-            "rank must be between 0 and world_size-1 = 1, not 2",
-        ),
-        ({"timeout": 0}, ValueError, "timeout=0 is not a positive number"),
-        ({"timeout": math.nan}, ValueError, "timeout=nan is not a positive number"),
-        ({"feed": "f" * 101}, ValueError, "feed='f.*has 101 characters; the most is 100"),
-        ({"keys": 7}, TypeError, "keys=7 is not a path"),
-        ({"commit": "c" * 999}, ValueError, "commit='c{78,79} is not one of"),
-        ({"timeout": "1"}, ValueError, "timeout='1' is not a positive number"),
-    ],
-)
-def test_an_argument_that_can_not_be_is_named_with_its_value_and_limit(arguments, kind, text):
-    with pytest.raises(kind, match=text):
-        headrace.connect("tcp://127.0.0.1:1", **arguments)
-
-
-@pytest.mark.parametrize("address", ["", "127.0.0.1:5557", "http://x", "tcp://127.0.0.1:99999"])
-def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(ValueError, match="address="):
-        headrace.connect(address)
 
 
 def used(*every: tuple[bool, int], others: int = 0) -> Any:

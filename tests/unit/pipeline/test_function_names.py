@@ -119,22 +119,6 @@ def test_what_can_not_be_pickled_is_named_with_the_reason():
         sent.packed()
 
 
-def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match=r"^labels: 3 is an int: neither a function nor a name"):
-        name_of(3, "labels")
-    with pytest.raises(ValueError, match=r"^labels: 'x' is not of the form"):
-        name_of("x", "labels")
-
-
-@pytest.mark.parametrize(
-    "name", ["", "module", "module:", ":name", "module:a b", "a/b:name", "a.b:c.", "1a:b", "m:a()"]
-)
-def test_a_string_of_another_form_is_refused(name):
-    for use in (name_of, resolve):
-        with pytest.raises(ValueError, match="not of the form module:name or path"):
-            use(name)
-
-
 def test_a_file_is_loaded_once_and_its_functions_are_named_by_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_it.py").write_text("THREE = 3\n")

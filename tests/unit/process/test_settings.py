@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import typing
 from typing import Any
-
-import pytest
 
 import headrace_server as hs
 from headrace_server.process.settings import RunSettings, options_of
@@ -45,31 +42,3 @@ def test_run_has_the_signature_of_its_settings_and_documents_each():
     assert (
         "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``worker_ports``" in told
     )  # what the command line binds to is not said here
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "words"),
-    [
-        (
-            (BATCHES,),
-            {"wrkers": 2},
-            r"hs\.run\(\): got an unexpected keyword argument 'wrkers'; did you mean 'workers'\?",
-        ),
-        ((), {}, r"hs\.run\(\): missing a required argument: 'pipelines'"),
-        ((BATCHES, 2), {}, r"hs\.run\(\): too many positional arguments"),
-        ((BATCHES,), {"insecure": None}, "insecure=None is not true or false, but a NoneType"),
-    ],
-)
-def test_an_argument_that_is_none_is_refused(
-    arguments: tuple[Any, ...], options: dict[str, Any], words: str
-):
-    with pytest.raises(TypeError, match=words):
-        hs.run(*arguments, **options)
-
-
-def test_options_that_need_a_state_directory_are_refused_without_one_and_others_are_not():
-    RunSettings(BATCHES, durability="off", workers=2).refuse_state()
-    for given in ({"keep_snapshots": 3}, {"resume": json.dumps({})}, {"snapshots": 0}):
-        ((name, value),) = given.items()
-        with pytest.raises(ValueError, match=f"^{name}={value!r} needs a state_dir"):
-            RunSettings(BATCHES, **given).refuse_state()  # type: ignore[arg-type]

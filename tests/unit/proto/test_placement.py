@@ -44,27 +44,3 @@ def test_servers_with_different_numbers_of_workers_own_every_partition_once(
 )
 def test_a_share_is_a_pair_or_a_text(value: Any, share: tuple[int, int]):
     assert share_of(value) == share
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "text"),
-    [
-        (None, TypeError, "but a NoneType"),
-        (2, TypeError, "but an int"),
-        ("", ValueError, "two whole numbers"),
-        ("1", ValueError, "two whole numbers"),
-        ("1/2/3", ValueError, "two whole numbers"),
-        ("-1/2", ValueError, "two whole numbers"),
-        ("a/b", ValueError, "two whole numbers"),
-        ((1.0, 2), ValueError, "two whole numbers"),
-        ((True, 2), ValueError, "two whole numbers"),
-        ((), ValueError, "two whole numbers"),
-        ("0/0", ValueError, r"names 0 servers; their number must be between 1 and 4096"),
-        ("0/4097", ValueError, r"must be between 1 and 4096"),
-        ("4/4", ValueError, r"is share 4; those of 4 servers are 0 to 3"),
-        ((-1, 2), ValueError, r"is share -1"),
-    ],
-)
-def test_a_share_that_can_not_be_is_refused(value: Any, kind: type[Exception], text: str):
-    with pytest.raises(kind, match=text):
-        share_of(value)

@@ -38,36 +38,6 @@ def rows(server: hs.Server) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"workers": 0}, ValueError, "workers must be between 1 and 1024, not 0"),
-        ({"workers": True}, TypeError, "workers=True is not an integer"),
-        ({"partitions": 0}, ValueError, "partitions must be between 1 and 4096, not 0"),
-        ({"lease_ttl_s": float("nan")}, ValueError, "lease_ttl_s must be between "),
-        ({"lease_ttl_s": "30"}, TypeError, "lease_ttl_s='30' is not a number of seconds"),
-        ({"bind": "localhost:5557"}, ValueError, "bind='localhost:5557' is not like tcp://"),
-        ({"bind": ["tcp://127.0.0.1:*", "udp://x"]}, ValueError, "bind='udp://x' is not like"),
-        ({"bind": []}, ValueError, "bind=[] names no address"),
-        ({"bind": 5557}, TypeError, "bind=5557 is neither an address nor a list of them"),
-        ({"bind": [5557]}, TypeError, "bind=5557 is not a string"),
-        ({"state_dir": 7}, TypeError, "state_dir=7 is not a path"),
-        ({"durability": "disk"}, ValueError, "durability='disk' is not one of power, process, off"),
-        ({"durability": "power"}, ValueError, "durability='power' needs a state_dir"),
-        ({"durability": "process"}, ValueError, "durability='process' needs a state_dir"),
-        ({"allow_config_change": True}, ValueError, "allow_config_change=True needs a state_dir"),
-        ({"allow_config_change": 1}, TypeError, "allow_config_change=1 is not true or false"),
-        ({"shm_dir": "/nowhere"}, ValueError, "shm_dir='/nowhere' is not a directory"),
-    ],
-)
-def test_a_bad_argument_is_named_with_its_value_and_the_limit(
-    arguments: dict[str, Any], error: type[Exception], words: str
-):
-    with pytest.raises(error) as caught:
-        hs.run(BATCHES, **arguments)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "wrong", [{"bind": "tcp://0.0.0.0:*"}, {"http": "nowhere"}, {"resume": "{}"}]
 )
 def test_a_start_that_is_refused_makes_no_state_directory(wrong: dict[str, Any], tmp_path: Path):

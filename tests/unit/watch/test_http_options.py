@@ -18,15 +18,6 @@ def test_an_address_is_host_and_port(http: str, host: str, port: int):
     assert found == (host, port)
 
 
-@pytest.mark.parametrize(
-    "http",
-    ["", "8080", ":8080", "localhost", "localhost:", "h:x", "h:65536", "::1:80", "h:-1", "h:²"],
-)
-def test_what_is_none_is_refused_with_an_example(http: str):
-    with pytest.raises(ValueError, match=r"is not HOST:PORT such as 127\.0\.0\.1:8080"):
-        http_place(http)
-
-
 def test_an_address_that_is_taken_is_told_by_its_name():
     one = HttpService(("127.0.0.1", 0), Watch())
     try:
