@@ -52,9 +52,6 @@ def unnamed():
 def unsharded():
     return hs.from_function(double, shards=2).batch(1)
 
-def broken():
-    return no_such_name
-
 several = {"a": numbers(), "b": doubled()}
 """
 
@@ -63,7 +60,6 @@ several = {"a": numbers(), "b": doubled()}
 def here(tmp_path: Path) -> Path:
     """Return a directory with a user's files."""
     (tmp_path / "feeds.py").write_text(FEEDS)
-    (tmp_path / "syntax.py").write_text("def (:\n")
     return tmp_path
 
 
@@ -154,30 +150,6 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
         assert len(rows(address, "numbers")) == 40  # it does not stop the others
         process.signal(signal.SIGTERM)
         assert process.finish() == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["feeds.py:missing"], "there is no 'missing'"),
-        (["missing.py:numbers"], "there is no such Python file"),
-        (["no_module:numbers"], "there is no module 'no_module'"),
-        (["feeds.py"], "not of the form module:name or path.py:name"),
-        (["feeds.py:broken"], "NameError: name 'no_such_name' is not defined"),
-        (["syntax.py:numbers"], "SyntaxError"),
-        (["feeds.py:numbers", "--workers", "many"], "--workers"),
-        (["feeds.py:numbers", "--nonsense"], "--nonsense"),
-        ([], "FILE.py:NAME"),
-    ],
-)
-def test_a_mistake_in_the_command_line_is_one_readable_paragraph_and_exit_code_2(
-    here: Path, arguments: list[str], words: str
-) -> None:
-    done = headrace_command(here, "serve", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headrace_server.cli import main
 from tests.nursery import WarmPopen, environment, warm_run
 from tests.patience import PATIENCE_S
 
@@ -47,7 +45,6 @@ def held(example):
 def slow():
     return source.map(held, schema=FEATURES)
 
-several = {"a": plain(), "b": plain()}
 unshaped = source
 broken = source.batch(4)
 """
@@ -131,36 +128,3 @@ def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(here: Path) 
     assert not list((here / "out").glob("*.arrow"))
     assert "100 rows" in (shown := command(here, *words).stdout) and "in 5 files: " in shown
     assert len(list((here / "out").iterdir())) == 5
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["preview", "feeds.py:several"], "gives 2 pipelines (a, b), and this works on one"),
-        (["preview", "feeds.py:unshaped"], "has no shape"),
-        (["preview", "feeds.py:plain", "-n", "0"], "--batches must be at least 1, not 0"),
-        (["check", "feeds.py:absent"], "there is no 'absent'"),
-        (["check"], "FILE.py:NAME"),
-        (["convert", "feeds.py:plain"], "OUT_DIR"),
-        (["convert", "feeds.py:plain", "."], "feeds.py, rows.jsonl, and nothing is overwritten"),
-        (
-            ["convert", "feeds.py:plain", "out", "--rows-per-file", "0"],
-            "--rows-per-file must be at least 1, not 0",
-        ),
-    ],
-)
-def test_a_mistake_is_one_readable_paragraph_and_exit_code_2(
-    here: Path,
-    words: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    try:
-        code: Any = main(words)
-    except SystemExit as ended:
-        code = ended.code
-    told = capsys.readouterr()
-    assert code == 2 and said in told.err and told.out == ""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -32,43 +29,6 @@ def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], in
     return declare
 
 
-@pytest.fixture
-def numbers(tmp_path: Path) -> Iterator[list[str]]:
-    """Give the arguments of ``headrace serve`` for a feed; signals are handled as before."""
-    feeds = tmp_path / "feeds.py"
-    feeds.write_text(
-        "import headrace_server as hs\nnumbers = hs.from_examples([{'a': 1}]).batch(1)\n"
-    )
-    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
-    yield [f"{feeds}:numbers", "--bind", "tcp://127.0.0.1:*"]
-    for number, handler in handlers:
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--workers", "2000"], "--workers must be between 1 and 1024, not 2000"),
-        (["--state-dir", ""], "--state-dir '' is no path"),
-        (
-            ["--bind", "tcp://0.0.0.0:*"],
-            "give --keys DIR (headrace keygen DIR makes them), or --insecure where",
-        ),
-        (["--state-dir", "/dev/null"], "--state-dir '/dev/null' is not a directory"),
-        (["--resume", "{}"], "--resume"),
-        (["--state-dir", "/proc"], "--state-dir '/proc' can not be used: "),
-        (["--http", "nowhere"], "--http 'nowhere'"),
-        (["--keys", "/absent"], "--keys '/absent'"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_mistake_in_an_option_names_it_as_the_command_line_does(
-    words: list[str], text: str, numbers: list[str], capsys: pytest.CaptureFixture[str]
-):
-    assert frame.main(["serve", *numbers, *words]) == 2
-    assert text in capsys.readouterr().err
-
-
 def test_a_light_installation_names_the_extra_before_a_file_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -76,15 +36,6 @@ def test_a_light_installation_names_the_extra_before_a_file_that_is_not_there(
     assert frame.main(["serve", "nofile.py:feeds"]) == 1
     assert "headrace serve needs google_crc32c" in (told := capsys.readouterr().err)
     assert "pip install '.[server]'" in told
-
-
-@pytest.mark.parametrize("content", [b"", b"no token", b"\xff\xfe"])
-def test_a_file_that_holds_no_token_of_a_snapshot_is_named(
-    content: bytes, numbers: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    (tmp_path / "file.json").write_bytes(content)
-    assert frame.main(["serve", *numbers, "--resume", str(tmp_path / "file.json")]) == 2
-    assert re.search(r"/file.json: content='.*' is not JSON", capsys.readouterr().err)
 
 
 def test_a_closed_output_takes_no_exit_code_away(greet, monkeypatch: pytest.MonkeyPatch):

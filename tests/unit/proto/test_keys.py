@@ -14,7 +14,6 @@ import pytest
 
 from headrace_proto.credentials import load_keys
 from headrace_proto.keys import (
-    check_name,
     fault_of_mode,
     parse_public,
     parse_secret,
@@ -55,14 +54,6 @@ def test_a_secret_shows_itself_in_no_text_and_is_not_pickled():
     assert KEY not in f"{secret} {secret!r} {[secret]} {vars(type(secret))}"
     with pytest.raises(TypeError):
         pickle.dumps(secret)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "A" * 65, "server"]
-)
-def test_a_name_that_is_none_or_the_servers_is_refused(name: str):
-    with pytest.raises(ValueError, match="--name="):
-        check_name("--name", name)
 
 
 def test_secrets_that_everybody_reads_and_files_that_everybody_writes_are_faults():
