@@ -12,14 +12,13 @@ import json
 import logging
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from headrace_proto.errors import FilesMissing, HeadraceError
 
@@ -232,13 +231,3 @@ def _check(file: DataFile, now: DataFile) -> None:
             f"{file.path} was replaced while the feed runs: at the start it had {file.size} bytes "
             f"({file.version}), now it has {now.size} ({now.version})"
         )
-
-
-def copy_whole(file: DataFile, stream: BinaryIO, copy: BinaryIO) -> None:
-    """Copy a file to another one.  FilesMissing where it has not the size that it had."""
-    shutil.copyfileobj(stream, copy, 1 << 20)
-    if copy.tell() != file.size:
-        raise FilesMissing(
-            f"{file.path} had {file.size} bytes when the feed started and gives {copy.tell()} now"
-        )
-    copy.flush()

@@ -17,6 +17,7 @@ import ctypes
 import errno
 import mmap
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ from typing import Final
 
 import numpy as np
 
-from headrace_proto.errors import LimitExceeded
+from headrace_proto.errors import FilesMissing, LimitExceeded
 
 from .durable_file import opening, writing
-from .manifest import DataFile, copy_whole, is_remote
+from .manifest import DataFile, is_remote
 from .ranges import open_stream
 
 #: Flags from the Linux headers; the module mmap does not name them in all versions.
@@ -130,5 +131,8 @@ class MappedFiles:
                 writing(tempfile.gettempdir(), file.size, remedy),
                 tempfile.TemporaryFile() as copy,
             ):
-                copy_whole(file, stream, copy)
+                shutil.copyfileobj(stream, copy, 1 << 20)
+                if copy.tell() != file.size:
+                    raise FilesMissing(f"{file.path} gives {copy.tell()} of {file.size} bytes now")
+                copy.flush()
                 self._range.place(int(self.bases[i]), file.size, copy.fileno())

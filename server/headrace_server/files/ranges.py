@@ -69,18 +69,11 @@ def _check(file: DataFile) -> None:
 
 
 def _read(file: DataFile, start: int, stop: int) -> bytes:
-    from fsspec.asyn import AsyncFileSystem, sync
-
     system, path = system_of(file.path)
-    if isinstance(system, AsyncFileSystem):
-        given = {"start": start, "end": stop, "timeout": _PATIENCE_S}
-        data: bytes = sync(system.loop, system._cat_file, path, **given)
-    else:
-        # A link of a chain has one handle of the next, and may fetch a whole file first.
-        alone = _one_link if "::" in file.path else nullcontext()
-        with alone, system.open(path, "rb", cache_type="none") as stream:
-            stream.seek(start)
-            data = stream.read(stop - start)
+    given = {"timeout": _PATIENCE_S} if system.async_impl else {"cache_type": "none"}
+    # A link of a chain has one handle of the next, and may fetch a whole file first.
+    with _one_link if "::" in file.path else nullcontext():
+        data: bytes = system.cat_file(path, start=start, end=stop, **given)
     if len(data) != stop - start:
         _checked.pop(file, None)
         _check(file)

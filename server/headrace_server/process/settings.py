@@ -163,7 +163,7 @@ class RunSettings(Limits):
             if value is not None or name not in optional:
                 object.__setattr__(self, name, option.check(value, name))
 
-    def limits(self) -> dict[str, object]:
+    def limits(self) -> dict[str, Any]:
         """Return the options that ``RunConfig`` takes as they are."""
         return {one.name: getattr(self, one.name) for one in fields(Limits)}
 

@@ -10,12 +10,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_proto.address import check_address
 from headrace_proto.errors import kind_of, rewording
-from headrace_proto.placement import WHOLE, Share, share_of
+from headrace_proto.placement import Share, share_of
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
@@ -81,19 +81,6 @@ def declared(pipelines: Pipeline | Mapping[str, Pipeline | Declaration]) -> dict
     return found
 
 
-def as_feeds(
-    pipelines: Pipeline | Mapping[str, Pipeline | Declaration],
-    partitions: int,
-    share: Share = WHOLE,
-) -> list[FeedConfig]:
-    return [
-        FeedConfig(
-            name, declaration.packed(), resolve(declaration.source.paths), partitions, share=share
-        )
-        for name, declaration in declared(pipelines).items()
-    ]
-
-
 def share_in(share: object, partitions: int | None) -> Share:
     """Return a server's share, checked; ValueError where it is of no partition."""
     index, servers = share_of(share)
@@ -110,22 +97,39 @@ def share_in(share: object, partitions: int | None) -> Share:
     return index, servers
 
 
-def start_config(settings: RunSettings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
-    """Check addresses; return the config that any server of this process starts from."""
+def start_config(settings: RunSettings, taken: tuple[str, ...]) -> RunConfig:
+    """Check pipelines and addresses; return the config that a server starts from.
+
+    ``taken`` are addresses of this server beside ``bind``.
+    """
+    share = share_in(settings.share, settings.partitions)
+    count = settings.partitions or settings.workers
+    feeds = tuple(
+        FeedConfig(name, one.packed(), resolve(one.source.paths), count, share=share)
+        for name, one in declared(settings.pipelines).items()
+    )
     binds = _addresses(settings.bind)
-    check_exposed(binds, settings.keys, settings.insecure)
-    worker_ports = _worker_ports(settings)
+    _check_exposed(binds, settings.keys, settings.insecure)
+    ports: Any = settings.worker_ports
+    if ports is not None and ports[1] - ports[0] + 1 < settings.workers:
+        raise ValueError(
+            f"worker_ports={ports[0]}-{ports[1]} are fewer ports than workers={settings.workers}: "
+            "each worker has one of its own"
+        )
+    _check_apart(binds, taken)
     return RunConfig(
-        feeds=tuple(feeds),
+        feeds=feeds,
         directory="",
         binds=tuple(binds),
-        worker_ports=worker_ports,
+        worker_ports=ports,
+        taken=taken,
         keys=None if settings.keys is None else os.path.abspath(settings.keys),
         lease_ttl_s=settings.lease_ttl_s,
+        slab_bytes=settings.slab_bytes or 0,
         program=process_name(),
         log_level=logging.getLogger("headrace").getEffectiveLevel(),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
-        **more,
+        **settings.limits(),
     )
 
 
@@ -142,25 +146,13 @@ def _addresses(bind: str | list[str] | None) -> list[str]:
     return binds
 
 
-def check_apart(binds: Sequence[str], http: Sequence[str]) -> None:
+def _check_apart(binds: Sequence[str], http: Sequence[str]) -> None:
     """Raise ValueError where two addresses of one server have the same port."""
     named = [(f"bind={bind!r}", bind.removeprefix("tcp://")) for bind in binds]
     named += [(f"http={place!r}", place) for place in http]
     for (one, here), (other, there) in itertools.combinations(named, 2):
         if clash(here, there):
             raise ValueError(f"{one} and {other} are the same port: give another one")
-
-
-def _worker_ports(settings: RunSettings) -> tuple[int, int] | None:
-    """Return the range of the workers' ports, checked; None: they follow that of each address."""
-    given = settings.worker_ports
-    ports = None if given is None else (int(given[0]), int(given[1]))
-    if ports is not None and ports[1] - ports[0] + 1 < settings.workers:
-        raise ValueError(
-            f"worker_ports={ports[0]}-{ports[1]} are fewer ports than workers={settings.workers}: "
-            "each worker has one of its own"
-        )
-    return ports
 
 
 def index_directory(state_dir: str | os.PathLike[str]) -> str:
@@ -175,21 +167,16 @@ def index_directory(state_dir: str | os.PathLike[str]) -> str:
     return path
 
 
-def is_local(address: str) -> bool:
-    """Return whether only this machine can reach a socket bound to an address."""
-    scheme, _, rest = address.partition("://")
-    host = rest.rpartition(":")[0].strip("[]")
-    return scheme == "ipc" or host == "lo" or is_here(host)
-
-
-def check_exposed(binds: Sequence[str], keys: object, insecure: bool) -> None:
+def _check_exposed(binds: Sequence[str], keys: object, insecure: bool) -> None:
     """Raise ValueError where others could reach a server that asks for no keys."""
     if keys is not None and insecure:
         raise ValueError("keys= and insecure=True: with keys nothing is insecure; give one of them")
     if keys is not None or insecure:
         return
     for address in binds:
-        if not is_local(address):
+        scheme, _, rest = address.partition("://")
+        host = rest.rpartition(":")[0].strip("[]")
+        if not (scheme == "ipc" or host == "lo" or is_here(host)):
             raise ValueError(
                 f"bind={address!r} can be reached from other machines, and without keys everybody "
                 "there could take batches: give keys=DIR (headrace keygen DIR makes "

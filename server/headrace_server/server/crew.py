@@ -114,16 +114,6 @@ class Starts:
 
 
 @dataclass(eq=False)
-class _NextLife:
-    """A life of a worker that is to begin."""
-
-    post: Post
-    words: str  # which describe the death before
-    at: float  # when to try
-    begun: bool = False  # whether it has its term, and lacks its process
-
-
-@dataclass(eq=False)
 class Crew:
     """All children of one server.
 
@@ -149,8 +139,8 @@ class Crew:
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._locator: Child | None = None
         self.posts: list[Post] = []
-        self._next: list[_NextLife] = []  # lives that are due
-        self._deaths = DeathWatch(self.children, self._bury, self._look, self.give_up)
+        self._thread: threading.Thread | None = None  # which waits for deaths
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
 
     def begin_locator(self, timeout_s: float) -> None:
         """Start the locator, which reads its keys and then waits for ``begin``.
@@ -207,14 +197,14 @@ class Crew:
                 self._fill(post)
             except OSError as error:
                 logger.warning(_NOT_NOW, post.name, error)
-                post.refused = str(error)
-                words = f"{post.name} was replaced"
-                self._next.append(_NextLife(post, words, time.monotonic() + _RETRY_S, begun=True))
+                post.refused, post.begun = str(error), True
+                self.begin_next(post, f"{post.name} was replaced", _RETRY_S)
 
     def _watch(self) -> None:
-        with self.lock:
+        with self.lock, interrupts_held():
             self._closed.clear()
-        self._deaths.begin()
+            self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+            self._thread.start()
 
     def _spawn(self, name: str, module: str, message: Mapping[str, Plain]) -> Child:
         config = msgpack.packb(message, default=to_extension)
@@ -227,31 +217,20 @@ class Crew:
             if self._closed.is_set() or post not in self.posts or post.child is not None:
                 return
             post.begin()
+            config, number = self.starts.config, post.number
+            of_all = config.binds, number, config.workers, config.worker_ports
             message = {
-                "run": self.starts.of(post.number).to_plain(),
-                "worker": post.number,
+                "run": self.starts.of(number).to_plain(),
+                "worker": number,
                 "life": post.life,
                 "diary": post.diary_file.path,
-                "binds": self._binds(post),
+                "binds": worker_binds(*of_all, before=post.addresses, taken=config.taken),
                 **self.begun(),
             }
-            module = "headrace_server.worker.worker"
-            child = post.child = self._spawn(post.name, module, message)
-            self._deaths.wake()
-            asked = list(self.asked(post.number))
-        for values in asked:  # the life before may have died with them
-            child.order(**values)
-
-    def _binds(self, post: Post) -> list[str]:
-        config = self.starts.config
-        return worker_binds(
-            config.binds,
-            post.number,
-            config.workers,
-            config.worker_ports,
-            before=post.addresses,
-            taken=config.taken,
-        )
+            child = post.child = self._spawn(post.name, "headrace_server.worker.worker", message)
+            os.eventfd_write(self._wake, 1)
+            for values in self.asked(number):  # the life before may have died with them
+                child.order(**values)
 
     def locate(self, post: Post, addresses: Sequence[str]) -> None:
         """Tell the locator where a worker is, by the port or path of each address of the server."""
@@ -263,13 +242,12 @@ class Crew:
 
     def _look(self) -> float:
         """Begin the lives that are due, and look at the workers; return when to look again."""
-        for one in [one for one in self._next if time.monotonic() >= one.at]:
-            if self._begin(one):
-                self._next.remove(one)
         for post in self.posts:
+            if time.monotonic() >= post.due_at:
+                self._begin(post)
             post.look(self.clock())
-        due = min((one.at for one in self._next), default=math.inf)
-        return min(self.patience.look_s, max(0.0, due - time.monotonic()))
+        due_at = min((post.due_at for post in self.posts), default=math.inf)
+        return min(self.patience.look_s, max(0.0, due_at - time.monotonic()))
 
     def _bury(self, child: Child) -> None:
         code = child.wait(_STOP_S)
@@ -285,29 +263,29 @@ class Crew:
         self.order(LOCATOR, order="worker_died", worker=post.number)
         self.on_death(words, post, entry)
 
-    def begin_next(self, post: Post, words: str) -> None:
+    def begin_next(self, post: Post, words: str, wait_s: float = 0.0) -> None:
         """Begin a worker's next life after its death, which ``words`` describe."""
-        self._next.append(_NextLife(post, words, 0.0))
+        post.words, post.due_at = words, time.monotonic() + wait_s
 
-    def _begin(self, one: _NextLife) -> bool:
-        """Begin a life, in two steps; return False while it has to wait.
+    def _begin(self, post: Post) -> None:
+        """Begin a life, in two steps, or try again later.
 
         The system may have no process to spare, or the disk is full: then commits wait for room.
         """
+        again_s = math.inf
         try:
-            if one.begun:
-                self._fill(one.post)
-                return True
-            self.starts.begin(one.post.number)
-            one.begun, one.at = True, time.monotonic() + _BACKOFF_S
+            if post.begun:
+                self._fill(post)
+                post.begun = False
+            else:
+                self.starts.begin(post.number)
+                post.begun, again_s = True, _BACKOFF_S
         except HeadraceError as error:
-            self.give_up(f"{one.words}\nThe next life can not begin: {error}")
-            return True
+            self.give_up(f"{post.words}\nThe next life can not begin: {error}")
         except OSError as error:
-            logger.warning(_NOT_NOW, one.post.name, error)
-            one.post.refused = str(error)
-            one.at = time.monotonic() + _RETRY_S
-        return False
+            logger.warning(_NOT_NOW, post.name, error)
+            post.refused, again_s = str(error), _RETRY_S
+        post.due_at = time.monotonic() + again_s
 
     # Processes, by name
 
@@ -333,11 +311,17 @@ class Crew:
     # The end
 
     def _close(self) -> None:
-        """Notice no death from now on, and start no child again."""
+        """Notice no death from now on, and start no child again.
+
+        A death that was noticed is handled first.
+        """
         with self.lock:
             self._closed.set()
-        self._deaths.end()
-        self._next.clear()
+        os.eventfd_write(self._wake, 1)
+        if self._thread is not None:
+            self._thread.join()
+        for post in self.posts:
+            post.due_at, post.begun = math.inf, False
 
     def end_workers(self) -> None:
         """End all workers; ``resume`` starts their next lives."""
@@ -369,71 +353,23 @@ class Crew:
             end([locator], _STOP_S if has_begun else 0.0)
 
     def close(self) -> None:
-        """End the watch for good."""
-        self._deaths.close()
-
-
-@dataclass(eq=False)
-class DeathWatch:
-    """A thread that waits for deaths, and looks; begun and ended any number of times."""
-
-    children: Callable[[], Sequence[Child]]
-    on_death: Callable[[Child], None]
-    look: Callable[[], float]  # returns the seconds until the next look
-    on_fault: Callable[[str], None]  # a fault of this program has ended the watch
-
-    def __post_init__(self) -> None:
-        self._ending = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # after a close its number may be another file's
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-
-    def begin(self) -> None:
-        """Start the thread."""
-        self._ending = False
-        with interrupts_held():
-            self._thread = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
-            self._thread.start()
-
-    def wake(self) -> None:
-        """Watch the children that live now.  Harmless after ``close``."""
-        with self._lock:
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
-
-    def end(self) -> None:
-        """Notice no death from now on; a death that was noticed is handled first."""
-        self._ending = True
-        self.wake()
-        if self._thread is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        """End the thread for good."""
-        self.end()
-        with self._lock:
-            if self._wake >= 0:
-                os.close(self._wake)
-            self._wake = -1
-
-    def _watch(self) -> None:
-        try:
-            self._run()
-        except Exception as error:  # else a start would wait for workers that nobody starts
-            logger.exception("the watch over the processes of the server has ended")
-            self.on_fault(
-                f"its processes are not watched any more: {type(error).__name__}: {error}"
-            )
+        """Let go of its files, after ``end``."""
+        os.close(self._wake)
 
     def _run(self) -> None:
         look_s = 0.0
-        while True:
-            children = {child.pidfd: child for child in self.children()}
-            ready = wait([self._wake, *children], look_s)
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
-            if self._ending:
-                return
-            for fd in children.keys() & ready:
-                self.on_death(children[fd])
-            look_s = self.look()
+        try:
+            while True:
+                children = {child.pidfd: child for child in self.children()}
+                ready = wait([self._wake, *children], look_s)
+                if self._wake in ready:
+                    os.eventfd_read(self._wake)
+                if self._closed.is_set():
+                    return
+                for fd in children.keys() & ready:
+                    self._bury(children[fd])
+                look_s = self._look()
+        except Exception as error:  # else a start would wait for workers that nobody starts
+            logger.exception("the watch over the processes of the server has ended")
+            text = f"its processes are not watched any more: {type(error).__name__}: {error}"
+            self.give_up(text)

@@ -22,13 +22,6 @@ _GUILTY = 3
 _LONGEST_WORDS = 3000
 
 
-class DeathVerdict(NamedTuple):
-    """The meaning of a death."""
-
-    expected: bool = False  # it adds evidence on rows: no fault of the server
-    failure: str = ""  # why the feed can not go on
-
-
 class _Suspects(NamedTuple):
     """The rows that the last deaths of a partition's workers share."""
 
@@ -55,11 +48,15 @@ class DeadlyRows:
     def __init__(self, feeds: Iterable[str]) -> None:
         self._suspects: dict[str, dict[int, _Suspects]] = {feed: {} for feed in feeds}
 
-    def died(self, entry: Entry, words: str) -> DeathVerdict:
-        """Judge the death of a worker by its diary; ``words`` are its last."""
+    def died(self, entry: Entry, words: str) -> str | None:
+        """Judge the death of a worker by its diary; ``words`` are its last.
+
+        Return why the feed can not go on, "" where the death adds evidence on rows (it is no fault
+        of the server), and None where its cause is unknown.
+        """
         suspects = self._suspects.get(entry.feed)
         if suspects is None or not entry.rows:
-            return DeathVerdict()
+            return None
         rows, deaths, where = {*entry.rows}, 1, entry.where
         before = suspects.pop(entry.partition, None)
         if before and before.epoch == entry.epoch and (same := _same(before.rows, rows)):
@@ -68,14 +65,13 @@ class DeadlyRows:
                 where = before.where
         if deaths < _GUILTY:
             suspects[entry.partition] = _Suspects(entry.epoch, rows, deaths, where)
-            return DeathVerdict(expected=deaths > 1)
+            return "" if deaths > 1 else None
         if len(words) > _LONGEST_WORDS:
             words = f"{words[:_LONGEST_WORDS]} …"
         doing = f"in `{entry.inside}`" if entry.inside else "while reading it"
-        return DeathVerdict(
-            expected=True,
-            failure=f"{where}: its worker died {deaths} times {doing}: {words}\nMend what kills "
-            "it, or leave the row out by a .filter() before the stage that kills",
+        return (
+            f"{where}: its worker died {deaths} times {doing}: {words}\nMend what kills it, or "
+            "leave the row out by a .filter() before the stage that kills"
         )
 
     def suspects(self) -> dict[str, Plain]:

@@ -46,10 +46,6 @@ class _Feed:
     # by owner: number of bad examples, by fault
     bad: dict[int, dict[str, int]] = field(default_factory=dict)
 
-    def fail(self, code: str, text: str) -> None:
-        """Note why it has failed; the first reason stands."""
-        self.end = self.end or (code, text)
-
 
 @dataclass(eq=False)
 class Feeds:
@@ -131,20 +127,18 @@ class Feeds:
     def over(self, owner: int, feed: str, code: str, text: str) -> None:
         """Note that a feed has ended at one owner, or has failed there."""
         one = self._feeds[feed]
-        before = one.end
         if code:
-            one.fail(code, text)
-            if before is None:
+            if one.end is None:
+                one.end = code, text
                 logger.error("feed %r failed: %s", feed, text)
                 self.note("feed failed", f"{feed}: {text}")
                 if self._several:
                     self.fail(feed, code, text)
             return
         one.well.add(owner)
-        if len(one.well) == self.starts.config.workers:
-            if one.end is None:
-                logger.info("feed %r has ended", feed)
-            one.end = one.end or ("", "")
+        if len(one.well) == self.starts.config.workers and one.end is None:
+            logger.info("feed %r has ended", feed)
+            one.end = "", ""
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
         """Note an owner's bad examples; fail the feed where those of all owners are too many."""
@@ -154,10 +148,7 @@ class Feeds:
             policy = self.starts.config.feed(feed).declaration.policy
             if text := policy.too_bad(added(one.bad.values())):
                 one.failed = "data", text
-                one.fail("data", text)
-                logger.error("feed %r failed: %s", feed, text)
-                if self._several:
-                    self.fail(feed, "data", text)
+                self.over(owner, feed, "data", text)
 
     @property
     def _several(self) -> bool:
@@ -169,15 +160,15 @@ class Feeds:
     def died(self, words: str, post: Post, entry: Entry, now: float) -> bool:
         """Judge the death of a worker; return whether to begin its next life."""
         with self.lock:
-            verdict = self.deadly_rows.died(entry, words)
+            failure = self.deadly_rows.died(entry, words)
         logger.warning("%s", words)
         self.note("worker died", words)
         if self.failure is not None:  # workers end because the locator has ended
             return False
-        if verdict.failure:
-            self.fail(entry.feed, "data", verdict.failure)
+        if failure:
+            self.fail(entry.feed, "data", failure)
             post.explain()
-        if verdict.expected or post.forgives(now):
+        if failure is not None or post.forgives(now):
             return True
         times = f"It died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         self.give_up(f"{words}\n{times}")
@@ -188,7 +179,7 @@ class Feeds:
         with self.lock:  # before the end of a feed can wake a waiting thread
             self.failure = self.failure or ServerError(text)
             for one in self._feeds.values():
-                one.fail("server", text)
+                one.end = one.end or ("server", text)
             self.lock.notify_all()
         self.order(LOCATOR, order="fail", code="server", text=text)
 

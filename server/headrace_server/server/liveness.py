@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal
 from collections import deque
 from dataclasses import dataclass
@@ -68,6 +69,9 @@ class Post:
         self.life = 0
         self.addresses: list[str] = []  # where its last life was bound
         self.child: Child | None = None
+        self.due_at = math.inf  # when to begin its next life …
+        self.begun = False  # … which has its term, and lacks its process
+        self.words = ""  # which describe the death before
         self.refused = ""  # why its next life can not begin now
         self._patience = patience
         self._beat = -1, 0.0  # the last beat, and when it was seen

@@ -252,7 +252,7 @@ def _started(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(_head(), soft=False),
                 **lasting,
             )
-            .remote(plan.servers, _of_trainers(plan.keys))
+            .remote(plan.servers, plan.keys)
         )
         server = ray.remote(ShareServer)
         for share in range(plan.servers):
@@ -269,13 +269,6 @@ def _started(
             "sources on this Ray cluster; their logs tell how far they are"
         ) from None
     return running
-
-
-def _of_trainers(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts that a trainer needs of these keys."""
-    if not keys:
-        return {}
-    return {"secret": keys[f"ray{SECRET}"], "server": keys[SERVER + PUBLIC]}
 
 
 def _head() -> str:

@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from headrace_proto.clock import Deadline
@@ -23,15 +24,7 @@ from ..process.rundir import RunDirectory
 from ..process.settings import KEEP_SNAPSHOTS, RunSettings, taking
 from ..watch.http import HttpService, http_place
 from ..watch.watch import Watch
-from .arguments import (
-    as_feeds,
-    as_tokens,
-    check_apart,
-    index_directory,
-    refuse_in_worker,
-    share_in,
-    start_config,
-)
+from .arguments import as_tokens, index_directory, refuse_in_worker, start_config
 from .supervisor import Supervisor
 
 logger = logging.getLogger("headrace.server")
@@ -59,9 +52,9 @@ class Server:
         self,
         config: RunConfig,
         settings: RunSettings,
-        durable: StateDirectory | None = None,
-        http: tuple[str, int] | None = None,
-        begin: Callable[[RunConfig], RunConfig] = lambda config: config,
+        durable: StateDirectory | None,
+        http: tuple[str, int] | None,
+        begin: Callable[[RunConfig], RunConfig],
     ) -> None:
         self._durable = durable
         self._http: HttpService | None = None
@@ -174,7 +167,7 @@ class Server:
         max_messages_per_s), ``garbage``, ``muted``, ``connections`` (used by no trainer, and reset
         to make room for others).
         """
-        return self._supervisor.access()
+        return dict(self._supervisor.look()["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over and its trainers know; return False after ``timeout_s``.
@@ -267,40 +260,25 @@ def start(settings: RunSettings, origin: str = "") -> Server:
         Deadline(_END_S).join(thread)
     _ENDING[:] = [thread for thread in _ENDING if thread.is_alive()]
     require("google_crc32c", "server", "a server")  # before its workers miss it
-    count = settings.partitions or settings.workers
-    share = share_in(settings.share, settings.partitions)
-    config = start_config(
-        settings,
-        as_feeds(settings.pipelines, count, share),
-        slab_bytes=settings.slab_bytes or 0,
-        **settings.limits(),
-    )
-    watched = None if settings.http is None else http_place(settings.http)
-    if watched is not None:
-        config = dataclasses.replace(config, taken=("{}:{}".format(*watched),))
-    check_apart(config.binds, config.taken)
+    http = None if settings.http is None else http_place(settings.http)
+    config = start_config(settings, () if http is None else ("{}:{}".format(*http),))
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.state_dir is not None:
         config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
-        return Server(config, settings, http=watched)
+        return Server(config, settings, None, http, lambda config: config)
     durable = StateDirectory(
         settings.state_dir,
         settings.durability or "power",
         settings.snapshots,
         KEEP_SNAPSHOTS if settings.keep_snapshots is None else settings.keep_snapshots,
         settings.allow_config_change,
-        share,
+        config.share,
         origin,
     )
-    return Server(
-        config,
-        settings,
-        durable,
-        watched,
-        lambda config: durable.begin(config, tokens, settings.partitions is None),
-    )
+    begin = partial(durable.begin, tokens=tokens, keep_partitions=settings.partitions is None)
+    return Server(config, settings, durable, http, begin)
 
 
 def _served(config: RunConfig) -> RunConfig:

@@ -26,6 +26,7 @@ import ray
 
 from headrace_proto.address import RAY_NAMESPACE
 from headrace_proto.errors import ServerError
+from headrace_proto.keys import PUBLIC, SECRET, SERVER
 from headrace_proto.token import Token
 
 from ..files.durable_file import write_durably
@@ -110,7 +111,8 @@ class Directory:
 
     def trainer_keys(self) -> dict[str, str]:
         """Return the texts of a trainer's ``secret`` and of the ``server``'s public key, if any."""
-        return self._keys
+        named = {"secret": f"ray{SECRET}", "server": f"{SERVER}{PUBLIC}"} if self._keys else {}
+        return {name: self._keys[file] for name, file in named.items()}
 
 
 class ShareServer:

@@ -263,12 +263,6 @@ class Supervisor:
         """The names of its feeds."""
         return self._feeds.names
 
-    @property
-    def over(self) -> bool:
-        """Whether every feed has ended or failed."""
-        with self._lock:
-            return self._feeds.all_over
-
     def outcome(self) -> dict[str, tuple[str, str]]:
         """Return by feed that is over: error code (empty: well) and text."""
         with self._lock:
@@ -284,14 +278,10 @@ class Supervisor:
     ) -> dict[int, Mapping[str, Plain]]:
         return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
 
-    def _stats(self, timeout_s: float = 10.0) -> list[Mapping[str, Plain]]:
-        """Return what the locator and each owner know of the status."""
-        answers = self._asks.ask(range(LOCATOR, self._config.workers), "stats", timeout_s)
-        return [*answers.values()]
-
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
-        answers = self._stats(timeout_s)
+        owners = range(LOCATOR, self._config.workers)
+        answers = [*self._asks.ask(owners, "stats", timeout_s).values()]
         more = {"disk": disk_of(self._config.state_directory), "draining": self.draining}
         with self._lock:
             events, posts = [*self._feeds.events], self._crew.posts
@@ -300,14 +290,12 @@ class Supervisor:
             ]
             return overview(self._config, answers, workers=workers, events=events, **more)
 
-    def access(self) -> dict[str, Plain]:
-        """Return the names of trainers that are let in, and counts of refusals, as of now."""
-        return dict(joined(SeenServer, self._stats())["access"])
-
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
         with self._lock:
-            return self._wait_for(lambda: self.over or self.failure is not None, timeout_s)
+            return self._wait_for(
+                lambda: self._feeds.all_over or self.failure is not None, timeout_s
+            )
 
     def pids(self) -> dict[str, int]:
         """Return the process numbers of the living children, by name."""
