@@ -72,29 +72,20 @@ def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
 ) -> Namespace:
     """Return all options by name; ValueError or TypeError names the place of a fault."""
-    found = _from_environment(options, environment) | _on_line(options, given)
-    values = {one.name: found.get(one.name, one.default) for one in options}
+    values: dict[str, object] = {}
     for option in options:
-        if option.positional and not values[option.name]:
+        value = getattr(given, option.name, None)
+        if value is not None:
+            where = f"{option.shown} {value!r:.80}"
+            value = tuple(value) if option.many else option.check(value, option.shown, where)
+        elif text := environment.get(variable(option)):
+            value = _read(option, variable(option), text)
+        else:
+            value = option.default
+        if option.positional and not value:
             raise ValueError(f"no {option.metavar} is given")
+        values[option.name] = value
     return Namespace(**values)
-
-
-def _on_line(options: tuple[Option, ...], given: Namespace) -> dict[str, object]:
-    return {
-        one.name: tuple(value)
-        if one.many
-        else one.check(value, one.shown, f"{one.shown} {value!r:.80}")
-        for one in options
-        if (value := getattr(given, one.name, None)) is not None
-    }
-
-
-def _from_environment(
-    options: tuple[Option, ...], environment: Mapping[str, str]
-) -> dict[str, object]:
-    known = {option: (variable(option), environment.get(variable(option))) for option in options}
-    return {one.name: _read(one, name, text) for one, (name, text) in known.items() if text}
 
 
 def _read(option: Option, name: str, text: str) -> object:

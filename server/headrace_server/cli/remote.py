@@ -9,8 +9,6 @@ import json
 import os
 import time
 from argparse import Namespace
-from collections.abc import Callable
-from typing import TypeVar
 
 from headrace_proto.address import check_addresses
 from headrace_proto.clock import Deadline
@@ -32,8 +30,6 @@ from .asking import RESTART_S, TIMEOUT_S, ServerAt, snapshot_of_all
 from .frame import with_options
 from .options import JSON
 from .status_lines import lines
-
-T = TypeVar("T")
 
 SERVERS = Option(
     "address",
@@ -70,19 +66,6 @@ def askers_of_all(options: Namespace) -> list[ServerAt]:
     return servers
 
 
-def _answers(
-    servers: list[ServerAt], ask: Callable[[ServerAt], T]
-) -> tuple[dict[ServerAt, T], str]:
-    """Return the answers of the servers that give one, and the errors of the others."""
-    found, faults = {}, []
-    for one in servers:
-        try:
-            found[one] = ask(one)
-        except (HeadraceError, ValueError) as error:
-            faults.append(str(error))
-    return found, "\n".join(faults)
-
-
 _LOOK_S = 0.3
 #: Interval of the lines on what a drain waits for.
 _SAY_S = 2.0
@@ -98,10 +81,16 @@ def drain(options: Namespace) -> int:
 
     wait: how long to wait for commits
     """
-    asked, faults = _answers(askers(options), lambda asker: asker.ask("drain"))
-    code = _drained([*asked], options.wait) if asked else exits.FAILED
+    asked, faults = list[ServerAt](), list[str]()
+    for one in askers(options):
+        try:
+            one.ask("drain")
+            asked.append(one)
+        except (HeadraceError, ValueError) as error:
+            faults.append(str(error))
+    code = _drained(asked, options.wait) if asked else exits.FAILED
     if faults:
-        raise ServerError(faults)
+        raise ServerError("\n".join(faults))
     return code
 
 
@@ -111,18 +100,16 @@ def _drained(servers: list[ServerAt], wait_s: float) -> int:
     say_at = time.monotonic() + _SAY_S
     seen: dict[str, str] = {}  # what was out, by server
     while True:
-        out = [_out(asker) for asker in servers]
-        seen |= {
-            one.address: text for one, text in zip(servers, out, strict=True) if text is not None
-        }
-        left = "; ".join(filter(None, out))
+        out = {one.address: _out(one) for one in servers}
+        seen |= {address: text for address, text in out.items() if text is not None}
+        left = "; ".join(filter(None, out.values()))
         lost = "; ".join(filter(None, seen.values()))
         if not left and lost:
             print(f"the server has ended before all batches were committed: {lost}")
             return exits.FAILED
         if not left:
             ended = "the server has ended" if len(out) == 1 else "the servers have ended"
-            print(f"drained: {'nothing is out' if out.count(None) < len(out) else ended}")
+            print(f"drained: {ended if set(out.values()) == {None} else 'nothing is out'}")
             return exits.WELL
         if not deadline.left_s or time.monotonic() >= say_at:
             say_at = time.monotonic() + _SAY_S

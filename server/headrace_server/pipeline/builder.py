@@ -135,11 +135,8 @@ class Pipeline:
         """
         self._at_source("concat")
         check_kind("other", other, Pipeline, "a pipeline without a shape")
-        if other._repeated or other._shape or other._order != _IN_ORDER or other._policy != _STRICT:
-            raise ValueError(
-                "concat(other) joins two sources: other has an order, options or a shape; "
-                "call them on the result of concat"
-            )
+        if other._repeated or other._order != _IN_ORDER:
+            raise ValueError("concat(other): other has an order; call it on the result of concat")
         parts = self._as_part("concat", "the source"), other._as_part("concat", "other")
         one, two = self.fields, other.fields
         if one is not None and two is not None and one != two:
@@ -151,6 +148,12 @@ class Pipeline:
 
     def _as_part(self, of: str, what: str) -> Source:
         """Return what a mix or ``concat`` reads: the source, with stages that go with it."""
+        later = self._shape.kind if self._shape else "options" * (self._policy != _STRICT)
+        if later:
+            raise ValueError(
+                f"{what} of {of} has .{later}(): call it on the result of {of}, for the examples "
+                "of all sources"
+            )
         for stage, made in ((stage, stage.made()) for stage in self._stages):
             if not made.goes_with_source:
                 raise ValueError(

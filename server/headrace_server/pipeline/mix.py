@@ -78,13 +78,6 @@ def _check_sources(sources: Plain) -> None:
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise TypeError(f"{what:.200}: a source's name is a string of 1 to {_MAX_NAME} bytes")
         check_kind(what, pipeline, Pipeline, "a pipeline without a shape")
-        if pipeline._shape is not None:
-            raise ValueError(
-                f"{what} has .{pipeline._shape.kind}(): a source of a mix has no shape; call it on "
-                "the mix, for the examples of all sources"
-            )
-        if pipeline._policy != Pipeline(pipeline._source)._policy:
-            raise ValueError(f"{what} has .options(): call it on the mix, for all sources")
         if not pipeline._order.across_batches:
             raise ValueError(
                 f"{what} has repeat(across_batches=False): no batch ends with the epoch of a "

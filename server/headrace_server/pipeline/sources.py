@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -60,11 +61,10 @@ def _feature(
     shape: tuple[int, ...],
     default: object,
 ) -> Feature:
-    name = checked_dtype("dtype", dtype)
+    feature = Feature(kind, checked_dtype("dtype", dtype), shape)
     if default is ...:
-        return Feature(kind, name, shape)
-    feature = Feature(kind, name, shape, None, True)
-    return Feature(kind, name, shape, _default(feature, default), True)
+        return feature
+    return replace(feature, default=_default(feature, default), has_default=True)
 
 
 def _default(feature: Feature, value: object) -> Plain:

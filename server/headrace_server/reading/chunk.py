@@ -114,13 +114,10 @@ class Chunk:
     def join(chunks: Iterable[Chunk]) -> Chunk:
         """Return one chunk after the other.  Copies payload: not for the hot path."""
         parts = list(chunks)
-        if not parts:
-            raise ValueError("no chunks to join")
         if len(parts) == 1:
             return parts[0]
-        names = list(parts[0].columns)
         return Chunk(
-            {name: concatenate([part.columns[name] for part in parts]) for name in names},
+            {name: concatenate([p.columns[name] for p in parts]) for name in parts[0].columns},
             np.concatenate([part.ordinals for part in parts]),
             Origin.join([part.origin for part in parts]),
             {name: np.concatenate([p.facts[name] for p in parts]) for name in parts[0].facts},

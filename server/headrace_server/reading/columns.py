@@ -322,15 +322,17 @@ def ragged_of(column: np.ndarray | Strings, varying: int) -> Ragged:
     return Ragged.back_to_back(column, extents, dims[varying:])
 
 
+def inner_dims(field: Field) -> tuple[int, ...]:
+    """Return the dimensions after those that may vary, which are fixed."""
+    return tuple(d for d in field.shape[field.ragged_dims :] if d is not None)
+
+
 def column_of(values: np.ndarray | Strings, field: Field, extents: np.ndarray) -> Column:
     """Return the column whose rows lie back to back in flat values of native byte order."""
-    varying = field.ragged_dims
-    inner = tuple(d for d in field.shape[varying:] if d is not None)
-    return (
-        Ragged.back_to_back(values, extents, inner)
-        if varying
-        else values.reshape(len(extents), *inner)
-    )
+    inner = inner_dims(field)
+    if field.ragged_dims:
+        return Ragged.back_to_back(values, extents, inner)
+    return values.reshape(len(extents), *inner)
 
 
 def column_from_rows(rows: Sequence[object], field: Field) -> Column:
@@ -339,8 +341,7 @@ def column_from_rows(rows: Sequence[object], field: Field) -> Column:
     ValueError names the row (counted from 0) whose value does not fit.  An empty list stands for
     an empty array of any rank.
     """
-    quick = _scalars(rows, field) if field.shape == () else None
-    if quick is not None:
+    if field.shape == () and (quick := _scalars(rows, field)) is not None:
         return quick
     values = [bytes(row) if isinstance(row, memoryview) else row for row in rows]
     try:
@@ -354,18 +355,11 @@ def column_from_rows(rows: Sequence[object], field: Field) -> Column:
 def _scalars(rows: Sequence[object], field: Field) -> Column | None:
     """Return the column of scalars of one plain type; None where each must be checked."""
     kinds = set(map(type, rows))
-    if field.dtype == dtypes.BYTES:
-        if not kinds or not kinds <= {bytes, str}:
-            return None
-        objects = np.empty(len(rows), object)
-        objects[:] = rows
-        with suppress(UnicodeEncodeError):
-            return Strings.from_objects(objects)
-        return None
-    if len(kinds) != 1 or not kinds <= {int, float, bool}:
-        return None
-    with suppress(ValueError, OverflowError):
-        return cast(np.asarray(rows), field.dtype)
+    with suppress(ValueError, OverflowError):  # one is an error of Unicode
+        if field.dtype != dtypes.BYTES and kinds in ({int}, {float}, {bool}):
+            return cast(np.asarray(rows), field.dtype)
+        if field.dtype == dtypes.BYTES and kinds and kinds <= {bytes, str}:
+            return Strings.from_objects(np.array(rows, object))
     return None
 
 
@@ -375,12 +369,9 @@ def concatenate(columns: Iterable[Column]) -> Column:
     Columns that point into one buffer still do afterwards; for others the payload of their rows is
     copied.
     """
-    parts = list(columns)
-    if not parts:
-        raise ValueError("no columns to concatenate")
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
+    first, *others = parts = list(columns)
+    if not others:
+        return first
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)  # type: ignore[arg-type]
     if isinstance(first, Strings):
@@ -398,9 +389,8 @@ def concatenate(columns: Iterable[Column]) -> Column:
 def _join_strings(parts: list[Strings]) -> Strings:
     lengths = np.concatenate([p.lengths for p in parts])
     flat = [p.starts.reshape(-1) for p in parts]
-    data, starts = join_buffers(
-        [p.data for p in parts], flat, [p.lengths.reshape(-1) for p in parts]
-    )
+    sizes = [p.lengths.reshape(-1) for p in parts]
+    data, starts = join_buffers([p.data for p in parts], flat, sizes)
     return Strings(data, starts.reshape(lengths.shape), lengths)
 
 
@@ -424,15 +414,11 @@ def defaults_of(features: Mapping[str, Feature]) -> dict[str, Column]:
 
 def clash(have: Field, want: Field) -> str | None:
     """Return the reason why no row of the one can be a row of the other; None where some may."""
-    text = f"is {have} in the file and {want} in the declaration"
-    if len(have.shape) != len(want.shape) or (have.dtype == "bytes") != (want.dtype == "bytes"):
-        return text
-    if any(
-        a is not None and b is not None and a != b
-        for a, b in zip(have.shape, want.shape, strict=True)
-    ):
-        return text
-    return None
+    alike = len(have.shape) == len(want.shape)
+    alike &= (have.dtype == dtypes.BYTES) == (want.dtype == dtypes.BYTES)
+    for a, b in zip(have.shape, want.shape, strict=False):
+        alike &= a is None or b is None or a == b
+    return None if alike else f"is {have} in the file and {want} in the declaration"
 
 
 def misfit(row: object, want: Field) -> str:
@@ -469,16 +455,15 @@ def _cast(column: Column, want: str) -> Column:
 
 def _narrowed(column: Ragged, want: Field) -> Column:
     """Return the same rows with another number of varying dimensions."""
-    inner = tuple(d for d in want.shape[want.ragged_dims :] if d is not None)
     extra = column.inner[: max(0, want.ragged_dims - column.extents.shape[1])]
     extents = column.extents[:, : want.ragged_dims]
     if extra:
         extents = np.hstack([extents, np.tile(np.array(extra, np.int64), (len(column), 1))])
-    return replace(column, extents=extents, inner=inner)
+    return replace(column, extents=extents, inner=inner_dims(want))
 
 
 def _dense(column: Ragged, want: Field) -> Column:
-    shape = tuple(d for d in want.shape if d is not None)
+    shape = inner_dims(want)
     if isinstance(column.raw, Strings):
         return column.raw.take(column.items).reshape(len(column), *shape)
     return rows_of_items(column.raw, column.starts, column.dtype, shape)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -88,13 +87,12 @@ def schema_of(features: Mapping[str, Feature] | None, examples: Iterable[Shown] 
 
 def _first_rows(examples: Iterable[Shown]) -> list[tuple[str, Row]]:
     """Return the first sound rows.  Others are reported when they are read."""
-    rows: list[tuple[str, Row]] = []
-    wrong: DataError | None = None
+    rows, wrong = list[tuple[str, Row]](), None
     for where, example in examples:
         if isinstance(example, DataError):
             wrong = wrong or example
-            continue
-        rows.append((where, example))
+        else:
+            rows.append((where, example))
         if len(rows) == PROBED:
             break
     if wrong is not None and not rows:
@@ -275,26 +273,29 @@ def place_at(position: bytes) -> Place:
 
 
 class Streams(StreamSource):
-    """A StreamSource over walks."""
+    """A StreamSource over walks.
 
-    #: The file of each stream, where streams are files.
-    files: tuple[DataFile, ...] = ()
+    ``walk`` starts one, of a stream from a place on.  ``files`` are those of the streams, where
+    streams are files.
+    """
 
     def __init__(
         self,
-        fields: Mapping[str, Field],
         streams: int,
         walk: Callable[[int, Place], Records],
+        features: Mapping[str, Feature] | None,
         most_open: int = _KEPT_WALKS,
-        begun: Iterable[Records] = (),
+        files: tuple[DataFile, ...] = (),
     ) -> None:
-        """``walk`` starts one, of a stream from a place on; ``begun`` are those of the first
-        streams, at their start."""
-        self.fields, self.streams = fields, streams
-        self._walk, self._most_open = walk, most_open
+        self.streams, self._walk, self._most_open, self._files = streams, walk, most_open, files
         self._walks: OrderedDict[tuple[int, Place], Records] = OrderedDict()
-        for stream, started in enumerate(begun):
-            self._walks[stream, Place()] = started
+        self._schema = schema_of(features, self._first_examples())
+        self.fields = self._schema.fields
+
+    def _first_examples(self) -> Iterator[Shown]:
+        for stream in range(self.streams):
+            walk = self._walks[stream, Place()] = self._walk(stream, Place())
+            yield from walk.first_examples()
 
     def ready(self, stream: int, position: bytes, limit: int) -> int:
         place = place_at(position)
@@ -303,8 +304,7 @@ class Streams(StreamSource):
         return walk.ready(limit)
 
     def expect_stream(self, stream: int) -> None:
-        if self.files and is_remote(self.files[stream].path):
-            file = self.files[stream]
+        if self._files and is_remote((file := self._files[stream]).path):
             expect([(file, 0, min(file.size, REQUEST_BYTES))])
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
@@ -332,7 +332,9 @@ class Streams(StreamSource):
                 walk = self._walks.pop(last)
         while len(self._walks) >= self._most_open:
             self._walks.popitem(last=False)[1].close()
-        return walk or self._walk(stream, place)
+        walk = walk or self._walk(stream, place)
+        walk.schema = self._schema
+        return walk
 
     def close(self) -> None:
         while self._walks:
@@ -374,10 +376,8 @@ class Records(RowSource):
             else:
                 rows.append(record.row)
                 places.append(record.place)
-        numbers, named = (
-            np.array([number(place) for place in places], np.int64)
-            for number in (attrgetter("record"), self._number)
-        )
+        numbers = np.array([place.record for place in places], np.int64)
+        named = np.array([*map(self._number, places)], np.int64)
         origin = self.origin(named, [place.byte for place in places])
         return self.chunk(rows, numbers, origin), bool(self.ahead) or not self._ended
 
@@ -405,15 +405,13 @@ class Records(RowSource):
 
     def _until_damage(self, records: Reading) -> Generator[tuple[Record, Place]]:
         """Yield the records with the places after them; damage is the fault of the last one."""
-        last = None
         try:
             for record in records(self):
                 yield record, self.place
+            self._ended = True
         except Damaged as error:
-            last = Record(self.place, None, f"{error}{NOTHING_AFTER}", error.reason)
-        self._ended = True
-        if last is not None:
-            yield last, self.place
+            self._ended = True
+            yield Record(self.place, None, f"{error}{NOTHING_AFTER}", error.reason), self.place
 
     def close(self) -> None:
         """Let go of what it holds open."""
@@ -432,32 +430,4 @@ def file_streams(
         file = opening.files[i]
         return Records(file.path + counted, place, opening.bad, partial(records, file))
 
-    streams = record_streams(len(opening.files), walk, features)
-    streams.files = opening.files
-    return streams
-
-
-def record_streams(
-    streams: int,
-    walk: Callable[[int, Place], Records],
-    features: Mapping[str, Feature] | None,
-    most_open: int = _KEPT_WALKS,
-) -> Streams:
-    """Return streams of records."""
-    begun: list[Records] = []
-
-    def shown() -> Iterator[Shown]:
-        for stream in range(streams):
-            begun.append(walk(stream, Place()))
-            yield from begun[-1].first_examples()
-
-    schema = schema_of(features, shown())
-
-    def started(stream: int, place: Place) -> Records:
-        records = walk(stream, place)
-        records.schema = schema
-        return records
-
-    for records in begun:
-        records.schema = schema
-    return Streams(schema.fields, streams, started, most_open, begun)
+    return Streams(len(opening.files), walk, features, files=opening.files)

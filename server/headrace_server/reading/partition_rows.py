@@ -32,9 +32,9 @@ share, whether this pass has had an example]``, and None after the last pass.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -75,30 +75,36 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
+    bad = bad or BadRecords()
     if isinstance(reader, MixedReader):
-        return MixedShare(reader, partition, partitions, bad or BadRecords())
+        return MixedShare(reader, partition, partitions, bad)
     kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
-    return kind(reader, order, partition, partitions, bad or BadRecords())  # type: ignore[arg-type]
+    return kind(reader, order, partition, partitions, bad)
 
 
-class NumberedShare:
+@dataclass(eq=False)
+class _Share:
+    _reader: Any
+    _order: ReadingOrder
+    _partition: int
+    _partitions: int
+    _bad: BadRecords
+
+    def __post_init__(self) -> None:
+        """Prepare what its kind needs."""
+
+
+class NumberedShare(_Share):
     """The share of an IndexedSource."""
 
+    _reader: IndexedSource
     start: Position = 0
     counted_elsewhere = False
 
-    def __init__(
-        self,
-        reader: IndexedSource,
-        order: ReadingOrder,
-        partition: int,
-        partitions: int,
-        bad: BadRecords,
-    ):
-        self._reader, self._order, self._bad = reader, order, bad
-        self._n = reader.length
-        self._first = partition * self._n // partitions
-        self.share = (partition + 1) * self._n // partitions - self._first
+    def __post_init__(self) -> None:
+        self._n = self._reader.length
+        self._first = self._partition * self._n // self._partitions
+        self.share = (self._partition + 1) * self._n // self._partitions - self._first
         self.holds = f"{self._n} examples"
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
         self._ahead = 0, 0, 0  # an epoch, and the stretch of it that is expected
@@ -169,28 +175,20 @@ class NumberedShare:
         return self._last[1]
 
 
-class StreamedShare:
+class StreamedShare(_Share):
     """The share of a StreamSource."""
 
+    _reader: StreamSource
     start: Position = (0, b"", 0)
 
-    def __init__(
-        self,
-        reader: StreamSource,
-        order: ReadingOrder,
-        partition: int,
-        partitions: int,
-        bad: BadRecords,
-    ):
-        if order.seed is not None and order.window is None:
+    def __post_init__(self) -> None:
+        reader, partition, partitions = self._reader, self._partition, self._partitions
+        if self._order.seed is not None and self._order.window is None:
             raise DataError(
                 "shuffle() orders all examples, and this source can not be read by number: use "
                 "shuffle(window=n), or convert the source to TFRecord or Arrow files"
             )
-        if reader.streams >= 1 << (63 - ORDINAL_BITS):
-            raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
-        self._reader, self._order, self._bad = reader, order, bad
-        self._partition, self._partitions = partition, partitions
+        _check_streams(reader)
         self._next_row = (0, b""), 0  # a stream and a position in it, and the number of its row
         self._sieved = reader.streams < partitions
         self._places = (
@@ -329,6 +327,11 @@ class StreamedShare:
         return chunk, after
 
 
+def _check_streams(reader: StreamSource) -> None:
+    if reader.streams >= 1 << (63 - ORDINAL_BITS):
+        raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
+
+
 def numbered(chunk: Chunk, stream: int) -> Chunk:
     """Return the chunk with ordinals that are unique over streams."""
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
@@ -345,8 +348,7 @@ class MixedShare:
     schedule: Schedule
 
     def __init__(self, reader: MixedReader, partition: int, partitions: int, bad: BadRecords):
-        if reader.streams >= 1 << (63 - ORDINAL_BITS):
-            raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
+        _check_streams(reader)
         self._reader, self._bad = reader, bad
         self._partition, self._partitions = partition, partitions
         self._shares: list[NumberedShare | StreamedShare | MixedShare] = [

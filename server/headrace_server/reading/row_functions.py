@@ -40,7 +40,7 @@ _COLUMNS = (Strings, Ragged)
 _HELD = (list, np.ndarray, *_COLUMNS)
 
 
-def _shown(column: Column) -> np.ndarray | Ragged:
+def _shown(column: Column) -> Any:
     """Return a column as a vectorized function sees it."""
     if isinstance(column, np.ndarray):
         view = np.asarray(column).view()
@@ -48,11 +48,8 @@ def _shown(column: Column) -> np.ndarray | Ragged:
         return view
     if isinstance(column, Strings):
         return column.to_objects()
-    if isinstance(column.raw, np.ndarray):
-        raw = np.asarray(column.raw).view()
-        raw.flags.writeable = False
-        return replace(column, raw=raw)
-    return column
+    numbers = isinstance(column.raw, np.ndarray)
+    return replace(column, raw=_shown(column.raw)) if numbers else column
 
 
 def columns_of(chunk: Chunk) -> dict[str, Given]:

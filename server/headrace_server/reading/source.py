@@ -257,17 +257,21 @@ class JoinedStreams(StreamSource):
         self.starts = [0, *accumulate(reader.streams for reader in self.readers)]
         self.streams = self.starts[-1]
 
-    def ready(self, stream: int, position: bytes, limit: int) -> int:
+    def _at(self, stream: int) -> tuple[StreamSource, int]:
         i = bisect_right(self.starts, stream) - 1
-        return self.readers[i].ready(stream - self.starts[i], position, limit)
+        return self.readers[i], stream - self.starts[i]
+
+    def ready(self, stream: int, position: bytes, limit: int) -> int:
+        reader, own = self._at(stream)
+        return reader.ready(own, position, limit)
 
     def expect_stream(self, stream: int) -> None:
-        i = bisect_right(self.starts, stream) - 1
-        self.readers[i].expect_stream(stream - self.starts[i])
+        reader, own = self._at(stream)
+        reader.expect_stream(own)
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        i = bisect_right(self.starts, stream) - 1
-        chunk, after = self.readers[i].read(stream - self.starts[i], position, limit)
+        reader, own = self._at(stream)
+        chunk, after = reader.read(own, position, limit)
         return chunk.with_columns({name: chunk.columns[name] for name in self.fields}), after
 
     def close(self) -> None:

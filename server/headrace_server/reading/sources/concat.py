@@ -51,7 +51,12 @@ def open_parts(opening: Opening, sources: Sequence[Plain], method: str) -> list[
     try:
         for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
             readers.append(open_reader(part, own, opening.bad, opening.cache))
-            _check_alike(readers[0].fields, readers[-1].fields, method)
+            one, other = dict(readers[0].fields), dict(readers[-1].fields)
+            if one != other:
+                raise DataError(
+                    f"{method}: the columns of the sources differ: {fields_text(one)}, and "
+                    f"{fields_text(other)}; declare features= of both alike"
+                )
     except BaseException:
         for reader in readers:
             reader.close()
@@ -71,11 +76,3 @@ def _shared_out(
     if missing:
         raise FilesMissing(f"{min(missing)} went away while the feed runs")
     return shares
-
-
-def _check_alike(one: Mapping[str, Field], other: Mapping[str, Field], method: str) -> None:
-    if dict(one) != dict(other):
-        raise DataError(
-            f"{method}: the columns of the sources differ: {fields_text(one)}, and "
-            f"{fields_text(other)}; declare features= of both alike"
-        )

@@ -26,6 +26,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -38,7 +39,7 @@ from ...pipeline.forks import OwnProcess
 from ...pipeline.function_names import Sent, error_with_place, resolve
 from ..chunk import LOGS_NOTHING, BadRecords, Chunk
 from ..columns import Column, Ragged, Strings
-from ..example_rows import Place, Record, Records, record_streams
+from ..example_rows import Place, Record, Records, Streams
 from ..forward_files import Damaged
 from ..source import Opening, Source, StreamSource
 
@@ -69,41 +70,38 @@ class Function(Source):
         name, bad, streams = str(function), opening.bad, shards or 1
         bad.enters(name)  # its first examples may take long
         factory = resolve(function)
-        given: list[dict[str, Plain]] = [dict(kwargs or {}) for _ in range(streams)]
-        if shards is not None:
-            for shard, named in enumerate(given):
-                named |= _of_shard(name, factory, shard, shards)
+        takes = () if shards is None else _of_shard(name, factory, shards)
 
         def iterator(stream: int) -> Iterator[object]:
+            named = {name: {"shard": stream, "num_shards": streams}[name] for name in takes}
             when = " when it was called"
             try:
-                made = factory(*args, **given[stream])
+                made = factory(*args, **(kwargs or {}), **named)
                 when = " when it was started"
-                iterator: Iterator[object] = iter(made)
+                return iter(made)
             except Exception as error:
                 raise DataError(f"{name}: {_raised(error, when)}") from error
-            return iterator
 
         def walk(stream: int, place: Place) -> Records:
-            arrivals = Arrivals(lambda: iterator(stream), bad)
-            return _Examples(name, place, bad, arrivals)
+            return _Examples(name, place, bad, Arrivals(partial(iterator, stream), bad))
 
         # To start a stream anew may cost as much as all that was read of it.
-        reader = record_streams(streams, walk, opening.features, streams + _SHARED)
+        reader = Streams(streams, walk, opening.features, streams + _SHARED)
         bad.enters("")
         return reader
 
 
-def _of_shard(name: str, factory: Callable[..., object], shard: int, shards: int) -> dict[str, int]:
+def _of_shard(name: str, factory: Callable[..., object], shards: int) -> tuple[str, ...]:
     """Return the arguments that tell a function of its shard."""
     named = inspect.signature(factory).parameters
-    rest = any(p.kind is p.VAR_KEYWORD for p in named.values())
-    if "shard" not in named and not rest:
+    if any(p.kind is p.VAR_KEYWORD for p in named.values()):
+        return "shard", "num_shards"
+    if "shard" not in named:
         raise ValueError(
             f"{name} takes no parameter 'shard', which shards={shards} needs: it gives the "
             "examples of that shard"
         )
-    return {"shard": shard} | ({"num_shards": shards} if "num_shards" in named or rest else {})
+    return ("shard", "num_shards") if "num_shards" in named else ("shard",)
 
 
 class Arrivals(Iterator[object]):
@@ -295,27 +293,17 @@ def _sums(chunk: Chunk, sums: Mapping[tuple[str, int], int]) -> dict[tuple[str, 
 
     They do not depend on how rows are cut into chunks.
     """
-    parts = {
-        (name, i): part
+    return {
+        (name, i): crc32c.extend(sums.get((name, i), 0), np.ascontiguousarray(part))
         for name, column in chunk.columns.items()
         for i, part in enumerate(_parts(column))
-    }
-    return {
-        key: crc32c.extend(sums.get(key, 0), np.ascontiguousarray(part))
-        for key, part in parts.items()
     }
 
 
 def _parts(column: Column) -> list[np.ndarray]:
-    if isinstance(column, Strings):
-        return [column.lengths, column.joined()]
-    if not isinstance(column, Ragged):
-        return [column]
-    if isinstance(column.raw, Strings):
-        return [column.extents, *_parts(column.raw.take(column.items))]
-    sizes = column.counts * column.unit
-    # as strings of bytes, which are not copied where they lie back to back
-    return [column.extents, Strings(column.payload, column.starts, sizes).joined()]
+    if isinstance(column, Ragged):
+        return [column.extents, *_parts(column.values())]
+    return [column.lengths, column.joined()] if isinstance(column, Strings) else [column]
 
 
 def _raised(error: Exception, when: str = "") -> str:

@@ -46,13 +46,9 @@ def parsed(line: bytes | memoryview) -> Row:
     """Return the object of a line; ValueError for anything else."""
     try:
         value = json.loads(str(line, "utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the line is not UTF-8: {error}") from None
-    except RecursionError:
-        raise ValueError("the line is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"the line is no JSON: {error.msg}, column {error.colno}") from None
-    except ValueError as error:  # a number of too many digits
+    except (ValueError, RecursionError) as error:  # no UTF-8, a number of too many digits …
         raise ValueError(f"the line is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"the line holds {bytes(line)!r:.60}, which is no JSON object")

@@ -29,7 +29,16 @@ from headrace_proto.schema import Field
 
 from ....files.extras import require
 from ...column_parts import Batch, StoredRows
-from ...columns import Column, Ragged, Rows, Strings, numbers_of, ranges, rows_of_items
+from ...columns import (
+    Column,
+    Ragged,
+    Rows,
+    Strings,
+    inner_dims,
+    numbers_of,
+    ranges,
+    rows_of_items,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -314,13 +323,11 @@ class ArrowColumn:
         return values.view(self._dtype).reshape(shape)
 
     def _numbers(self, batch: Batch, index: np.ndarray, extents: list[np.ndarray]) -> Column:
-        varying = self.field.ragged_dims
-        inner = tuple(d for d in self.field.shape[varying:] if d is not None)
+        varying, inner = self.field.ragged_dims, inner_dims(self.field)
         if self._bits:
             first = np.broadcast_to(self._first[batch], index.shape) + index
-            return _bits_at(self._raw, first[:, None] + np.arange(prod(inner))).reshape(
-                len(index), *inner
-            )
+            bits = _bits_at(self._raw, first[:, None] + np.arange(prod(inner)))
+            return bits.reshape(len(index), *inner)
         starts = self._first[batch] + index * self._dtype.itemsize
         if not varying:
             return rows_of_items(self._raw, starts, self._dtype, inner)
@@ -335,8 +342,7 @@ class ArrowColumn:
         extents: list[np.ndarray],
         unsound: Unsound,
     ) -> Column:
-        n, varying = len(index), self.field.ragged_dims
-        inner = tuple(d for d in self.field.shape[varying:] if d is not None)
+        n, varying, inner = len(index), self.field.ragged_dims, inner_dims(self.field)
         broken: Unsound = []
         of = batch if isinstance(batch, int) else np.repeat(batch, count)
         begin, lengths = text.descend(of, ranges(index, count), None, broken)

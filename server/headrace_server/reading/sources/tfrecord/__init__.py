@@ -68,9 +68,7 @@ class Tfrecord(Source):
                 file, kind = opening.files[stream], compressions[stream]
                 return _Frames(file, kind, place, opening.bad, parser)
 
-            streams = Streams(fields, len(compressions), walk, MOST_OPEN)
-            streams.files = opening.files
-            return streams
+            return Streams(len(compressions), walk, features, MOST_OPEN, opening.files)
         return PartsReader(fields, [_Records(opening, parser)])
 
 
