@@ -108,6 +108,7 @@ class Run(ABC):
         self._next_read: Read | None = None
         self._unplaced: deque[Plan] = deque()
         self._begun: Written | None = None  # the first of these
+        self._ordered = False  # whether there is an order that is not stored
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
 
@@ -207,7 +208,12 @@ class Run(ABC):
     def make(
         self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
     ) -> list[Batch] | Outlook:
-        """Read, or make a batch, or up to ``most`` small ones; return the result."""
+        """Read, or make a batch, or up to ``most`` small ones; return the result.
+
+        Before an order is stored it does neither: another life would not know of what follows.
+        """
+        if self._ordered:
+            return []
         if self.resizes:
             if self._awaits_order():
                 return Outlook.WAITS
@@ -420,11 +426,12 @@ class Run(ABC):
                 )
             value = self.sizes_checked(value)
         order = self.machine.propose(kind, value)
-        self._behind = order is None
+        self._behind, self._ordered = order is None, order is not None
         return order
 
     def apply(self, order: Order) -> None:
         """Carry out an order, which is stored."""
+        self._ordered = False
         if self._next_read is not None:  # else it would bring rows of a closed input
             self._next_read = None
             self.machine.input.failed()

@@ -342,7 +342,9 @@ def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
         read_next += feed.reads_next
         batches += [contents(here, one) for one in made]
         open_ += made
-    feed.apply(feed.propose(("close", cancel)))
+    order = ordered(feed, "close", cancel)
+    assert advance(feed) == [], "it makes nothing until the order is stored"
+    feed.apply(order)
     assert not feed.reads_next
     store(saved := nothing_saved(), feed)
     for made in open_:
