@@ -34,6 +34,8 @@ _SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 
 _MIXES, _PASSES = 10, 11
 ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
 _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
+#: By class, in proportions that a trainer can change.
+SAMPLERS = ("stratified_sample", "stratified_sample_unknown_dist")
 BUCKETS = ("bucket", "bucket_by_sequence_length")
 
 
@@ -47,6 +49,15 @@ class Declared:
     examples: Sequence[Example]
     calls: Sequence[Call]
     forward: bool = False
+
+
+@dataclass
+class Change:
+    """Arguments ``given`` of a sampler by class, in place of those declared after ``at`` rows."""
+
+    at: float
+    given: dict[str, Any]
+    rows: int = 0  # that came; the end of an epoch with borders, and of the input, counts as one
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ def _split(calls: Iterable[Call]) -> tuple[dict[str, Any], list[Call], Call]:
         if keep is not True:
             stages.append(("keep", {"keep": keep}))
         if name in ("rejection_sample", "stratified_sample") and "batch_size" in given:
-            own = ("accept_prob", "labels", "target_probs", "init_probs", "seed")
+            own = ("accept_prob", "labels", "target_probs", "init_probs", "seed", "change")
             stages.append((name, {n: v for n, v in given.items() if n in own}))
             shape = "batch", {n: v for n, v in given.items() if n not in own}
         elif name in _STAGES:
@@ -401,13 +412,22 @@ def _rejected(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[
     ]
 
 
+def _changed(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a sampler for its next row."""
+    change = given.get("change")
+    if change is None:
+        return given
+    change.rows += 1
+    return {**given, **change.given} if change.rows > change.at else given
+
+
 def _stratified(number: int, given: dict[str, Any]) -> Callable[[list[Row]], list[Row]]:
-    target = [np.float32(p) for p in given["target_probs"]]
-    init, counts = given.get("init_probs"), [10] * len(target)
+    init, counts = given.get("init_probs"), [10] * len(given["target_probs"])
 
     def step(rows: list[Row]) -> list[Row]:
         found = []
         for row in rows:
+            target = [np.float32(p) for p in _changed(given)["target_probs"]]
             label = _value(given["labels"], row)
             if init is None:
                 counts[int(label)] += 1
@@ -742,11 +762,12 @@ def _of_packed(rows: list[list[_Piece]], given: dict[str, Any]) -> Batch:
 
 
 def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], Iterator[Batch]]:
-    probs, size = given["probs"], given["batch_size"]
-    seed = _derive(_derive(given.get("seed", 0), _CLASSES, partition), _CLASSES, 0)
+    declared = _derive(_derive(given.get("seed", 0), _CLASSES, partition), _CLASSES, 0)
     number = 0
 
-    def draw() -> list[int]:
+    def draw(now: dict[str, Any]) -> list[int]:
+        probs, size = now["probs"], now["batch_size"]
+        seed = declared if size == given["batch_size"] else _derive(declared, _CLASSES, size)
         counts = [0] * len(probs)
         edges = np.cumsum(probs)
         for i in range(number * size, (number + 1) * size):
@@ -754,25 +775,31 @@ def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], It
             counts[min(bisect_right(edges.tolist(), drawn), len(probs) - 1)] += 1
         return counts
 
-    def shaped(rows: list[Row]) -> Iterator[Batch]:
+    def formed(waiting: list[list[Row]], now: dict[str, Any]) -> Iterator[Batch]:
         nonlocal number
-        waiting: list[list[Row]] = [[] for _ in probs]
-        for row in rows:
-            label = int(_value(given["labels"], row))
-            if not probs[label]:
+        while all(len(w) >= n for w, n in zip(waiting, draw(now), strict=True)):
+            found = []
+            for k, n in enumerate(draw(now)):
+                found += waiting[k][:n]
+                waiting[k] = waiting[k][n:]
+            number += 1
+            yield _plain(found, given)
+
+    def shaped(rows: list[Row]) -> Iterator[Batch]:
+        waiting: list[list[Row]] = [[] for _ in given["probs"]]
+        for row in (*rows, None):
+            now = _changed(given)
+            waiting = [some if p else [] for some, p in zip(waiting, now["probs"], strict=True)]
+            yield from formed(waiting, now)  # what a change makes
+            label = 0 if row is None else int(_value(given["labels"], row))
+            if row is None or not now["probs"][label]:
                 continue
-            most = max(given.get("queue_capacity", 16), draw()[label])
+            most = max(given.get("queue_capacity", 16), draw(now)[label])
             held = sum(map(len, waiting))
             if len(waiting[label]) >= most and held >= given.get("max_examples_in_flight", 8192):
                 continue
             waiting[label].append(replace(row, facts={**row.facts, "label": np.int32(label)}))
-            while all(len(w) >= n for w, n in zip(waiting, draw(), strict=True)):
-                found = []
-                for k, n in enumerate(draw()):
-                    found += waiting[k][:n]
-                    waiting[k] = waiting[k][n:]
-                number += 1
-                yield _plain(found, given)
+            yield from formed(waiting, now)
 
     return shaped
 

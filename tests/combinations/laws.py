@@ -11,8 +11,10 @@ resumed     what comes after a snapshot is what the original would have given
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,12 @@ from tests.combinations.training import Taken
 
 #: A segment, or a step of packed lanes: partition, index of insertion, number in its example.
 Cell = tuple[int, int, int]
-#: A row: partition, epoch where batches end with it, and its number, which copies share.
-Row = tuple[int, int, int]
+#: A row: partition, epoch where batches end with it, and its number, which copies share.  Of
+#: packed rows it is a step: the number of its example, and its own.
+Row = tuple[int, int, Any]
 
-#: Shapes that leave rows in their order.
-_IN_ORDER = ("batch", "rejection_sample", "stratified_sample")
+#: Shapes that leave rows in their order, and that which packs them alike for each size of batches.
+_IN_ORDER = ("batch", "rejection_sample", "stratified_sample", "pack")
 
 
 class Case:
@@ -44,16 +47,62 @@ class Case:
         declared = feed.declared()
         self._rows: list[list[Row]] = []
         for p in range(partitions if run.steers and not feed.segmented else 0):
-            parts, _ = reference.rows_of(declared, p, partitions)
+            parts, (kind, given) = reference.rows_of(declared, p, partitions)
             found = [(row.epoch, int(row.example["n"])) for rows in parts for row in rows]
+            if kind == "pack":
+                whole = {**given, "allow_smaller_final_batch": True, "balance": None}
+                in_order = replace(declared, calls=[*declared.calls[:-1], (kind, whole)])
+                packed = reference.batches(in_order, p, partitions)
+                found = [(one["@epoch"], step) for one in packed for step in _packed_steps(one)]
             self._rows.append([(p, epoch if feed.borders else 0, n) for epoch, n in found])
-        self.batches = [reference.batches(declared, p, partitions) for p in range(partitions)]
+        #: Whether a change of a sampler is sought: with it the reference gives all batches.
+        self._sampled = self._steer == "set_target_probs" or (
+            self._steer == "set_batch_size" and feed.calls[-1][0] == reference.SAMPLERS[1]
+        )
+        self.batches: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
         self.cells: dict[Cell, dict[str, Any]] = {}
-        if feed.segmented:
-            for p in range(partitions):
-                for example in reference.segments(declared, p, partitions):
-                    for cell in example:
-                        self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
+        for p in range(partitions):
+            self._expect(p)
+
+    def _expect(self, p: int, at: float = math.inf) -> int:
+        """Expect of a partition what it gives if its sampler is changed after so many rows.
+
+        Return how many rows come to the sampler.
+        """
+        declared, change = self.feed.declared(), reference.Change(at, {})
+        samplers = [given for name, given in declared.calls if name in reference.SAMPLERS]
+        for given in samplers[-1:] if self._sampled else ():
+            probs = "probs" if "probs" in given else "target_probs"
+            change.given[probs if self._steer == "set_target_probs" else "batch_size"] = self._value
+            given["change"] = change
+        self.batches[p] = reference.batches(declared, p, self.partitions)
+        rows, change.rows = change.rows, 0
+        if self.feed.segmented:
+            self.cells = {cell: values for cell, values in self.cells.items() if cell[0] != p}
+            for example in reference.segments(declared, p, self.partitions):
+                for cell in example:
+                    self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
+        return rows
+
+    def _seek(self, since: dict[int, int], taken: Sequence[Taken]) -> Iterable[str]:
+        """Expect the change of a sampler at the row of each partition that explains its batches.
+
+        Trainers are told the first batch that may be affected, not the row.
+        """
+        for p in range(self.partitions) if -1 in since else since:
+            own = [one for one in taken if one.values["@partition"] == p]
+            came = {name for one in own for name in self._names(one)}
+            self._expect(p)
+            declared, rows, found = self.batches[p], 0, [(len(own) + 1, 0, 0)]
+            while len(found) - 2 < rows and min(found)[:2] != (0, 0):
+                rows = self._expect(p, at := len(found) - 1)
+                wrong = (i for i, one in enumerate(own) if self._content(one))
+                lost = sum(name[0] == p for name in self._all - came)
+                found.append((len(own) - next(wrong, len(own)), lost, at))
+            self._expect(p, min(found)[2])
+            sure = 0 if self.feed.segmented or -1 in since else since[p]
+            if any(map(difference, declared[:sure], self.batches[p])):
+                yield f"partition {p} is changed before batch {sure}"
 
     def broken(
         self,
@@ -78,9 +127,10 @@ class Case:
         alone: bool,
     ) -> Iterable[str]:
         taken = [*others, *own]
-        content = self._segment if self.feed.segmented else self._batch
+        if self._sampled and self.since is not None:
+            yield from self._seek(self.since, taken)
         for i, one in enumerate(taken):
-            if fault := content(one, run if i >= len(others) else None):
+            if fault := self._content(one, run if i >= len(others) else None):
                 yield f"content of batch {i}, {_where(one)}: {fault}"
                 return
         yield from self._once(place, run, taken)
@@ -95,9 +145,12 @@ class Case:
 
     # content
 
-    def _batch(self, one: Taken, run: Run | None) -> str:
+    def _content(self, one: Taken, run: Run | None = None) -> str:
+        return self._segment(one, run) if self.feed.segmented else self._batch(one)
+
+    def _batch(self, one: Taken) -> str:
         p, number = one.values["@partition"], one.values["@number"]
-        if self.since is not None:
+        if self.since is not None and not self._sampled:
             bucket, rows = one.values.get("@bucket", -1), len(one.values["n"])
             other = number >= self.since.get(p, number + 1)
             sizes = {self._size(bucket, other), self._size(bucket, other or -1 in self.since)}
@@ -165,16 +218,15 @@ class Case:
     # once
 
     def _once(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
-        if self.since is not None and not self.feed.segmented:
+        if self.since is not None and not self.feed.segmented and not self._sampled:
             yield from self._rows_once(taken)
             return
         sure = Counter(name for one in taken if one.state == "done" for name in self._names(one))
         maybe = {name for one in taken if one.state == "saved" for name in self._names(one)}
-        names = set(self.cells) if self.feed.segmented else self._numbers
         twice = [name for name, count in sure.items() if count > 1]
         if twice and not self._rewinds(run):
             yield f"committed twice: {sorted(twice)[:5]}"
-        missing = names - sure.keys() - maybe
+        missing = self._all - sure.keys() - maybe
         if self.since is not None and self._steer == "drain":
             missing = set()
         if self.feed.segmented and missing and not self.feed.small:
@@ -187,7 +239,7 @@ class Case:
             if all(count < self._most for count in rest.values()):
                 missing = set()
         if missing:
-            yield f"{len(missing)} of {len(names)} are lost: {sorted(missing)[:5]}"
+            yield f"{len(missing)} of {len(self._all)} are lost: {sorted(missing)[:5]}"
 
     def _rows_once(self, taken: Sequence[Taken]) -> Iterable[str]:
         """Judge a feed that was steered by rows, since other ones are together in a batch."""
@@ -205,7 +257,9 @@ class Case:
 
     def _rows_of(self, one: Taken) -> list[Row]:
         p, epoch = one.values["@partition"], one.values["@epoch"] if self.feed.borders else 0
-        return [(p, epoch, int(n)) for n in one.values["n"]]
+        packed = self.feed.calls[-1][0] == "pack"
+        rows = _packed_steps(one.values) if packed else map(int, one.values["n"])
+        return [(p, epoch, row) for row in rows]
 
     @property
     def _apart(self) -> int:
@@ -219,10 +273,14 @@ class Case:
         buckets = (
             shape.get("num_buckets", 1 + len(shape.get("bucket_boundaries", ()))) * self._apart
         )
-        return sum(max(self._size(b, after) for after in both) for b in range(buckets))
+        rows = sum(max(self._size(b, after) for after in both) for b in range(buckets))
+        return rows * int(shape.get("length", 1))  # steps of packed ones
 
     @property
-    def _numbers(self) -> set[tuple[int, ...]]:
+    def _all(self) -> set[tuple[int, ...]]:
+        """The names of all segments, or else of all batches."""
+        if self.feed.segmented:
+            return set(self.cells)
         return {(p, n) for p, batches in enumerate(self.batches) for n in range(len(batches))}
 
     def _names(self, one: Taken) -> list[tuple[int, ...]]:
@@ -323,7 +381,7 @@ class Case:
 
     def _stream(self, place: Place, run: Run, taken: Sequence[Taken]) -> Iterable[str]:
         ahead = run.prefetch != 0 and self.feed.states == "server"
-        if self.since is not None:
+        if self.since is not None and not self._sampled:
             if self.feed.calls[-1][0] in _IN_ORDER and not run.any_order:
                 yield from self._rows_in_order(taken)
             return
@@ -352,6 +410,8 @@ class Case:
     def _rows_in_order(self, taken: Sequence[Taken]) -> Iterable[str]:
         if self.feed.shape.get("balance") or self._apart > 1 or self._steer == "set_weights":
             return
+        if self._steer == "drain" and self.feed.calls[-1][0] == "pack":
+            return  # rows are closed as they are
         came = defaultdict[tuple[int, ...], list[Row]](list)
         for row in (row for one in taken for row in self._rows_of(one)):
             came[row[:2]].append(row)
@@ -415,6 +475,13 @@ def cells_of(one: Taken) -> list[list[Cell]]:
         ]
     rows = zip(values["@valid"], values["@insertion_index"], values["@sequence"], strict=True)
     return [[(p, int(index), int(number))] if valid else [] for valid, index, number in rows]
+
+
+def _packed_steps(batch: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the steps of a packed batch: of each the number of its example, and its own."""
+    columns = (batch[name].tolist() for name in ("n", "segment_ids", "positions"))
+    rows = zip(*columns, strict=True)
+    return [(n[i - 1], at) for n, ids, steps in rows for i, at in zip(ids, steps, strict=True) if i]
 
 
 def _steps(row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tests.combinations.declarations import SHAPES, STAGES, Feed, drawn
-from tests.reference import BUCKETS, ORDER
+from tests.reference import BUCKETS, ORDER, SAMPLERS
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Run:
     #: "saved" (its commit is on the way) or "done" (it has the answer).  A rank then comes back.
     dies: tuple[int, str] | None = None
     leaves: int = 0  # after so many batches the first trainer leaves, and connects anew
-    #: After so many batches the first trainer calls "set_batch_size", "set_weights" or "drain" with
-    #: this value.
+    #: After so many batches the first trainer calls "set_batch_size", "set_target_probs",
+    #: "set_weights" or "drain" with this value.
     steers: tuple[int, str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -98,9 +98,6 @@ def _repr(one: Any) -> str:
     return f"{type(one).__name__}({', '.join(given)})"
 
 
-#: Shapes of which the reference can not say which rows come where a feed is steered.
-_NOT_STEERED = ("pack", "stratified_sample_unknown_dist")
-
 #: Laws that the server breaks, each with the draws that break it.
 KNOWN: dict[str, Callable[[Place, Draw], bool]] = {
     "Where a server or a worker dies or is started again, states at trainers are not lost.": (
@@ -157,7 +154,7 @@ def _run(chance: random.Random, place: Place, feed: Feed) -> Run:
         run = replace(run, leaves=chance.randint(1, 6))
     elif what < 0.53:
         run = replace(run, parts=chance.randint(1, 6), after=chance.choice((0, 1, 2, 3)))
-    if feed.calls[-1][0] not in _NOT_STEERED and chance.random() < 0.2:
+    if chance.random() < 0.2:
         run = replace(run, steers=_steers(chance, feed, run))
     return run
 
@@ -168,6 +165,9 @@ def _steers(chance: random.Random, feed: Feed, run: Run) -> tuple[int, str, Any]
     shape = feed.shape
     if weights := _other_weights(feed):
         return step, "set_weights", {name: chance.choice((0.2, 1.0, 5.0)) for name in weights}
+    if any(name in SAMPLERS for name, _ in feed.calls) and chance.random() < 0.6:
+        target = chance.choice(([0.2, 0.3, 0.5], [0.1, 0.1, 0.8], [0.0, 0.5, 0.5]))
+        return step, "set_target_probs", target
     fixed = feed.segmented and (feed.lanes or run.world or run.after > 0)
     if fixed or "max_padded_elements" in shape or chance.random() < 0.3:
         # work on segments in hand would be refused after cancel=True
@@ -186,7 +186,7 @@ def _other_weights(feed: Feed) -> list[str]:
     weights = given["weights"]
     schedule = weights if isinstance(weights, list) else [(0, weights)]
     drawn = all(all(one.values()) for _, one in schedule)
-    in_order = {name for name, _ in feed.calls} & {"weighted_resample", "stratified_sample"}
+    in_order = {name for name, _ in feed.calls} & {"weighted_resample", *SAMPLERS}
     return [*given["sources"]] if drawn and not in_order else []
 
 

@@ -123,7 +123,7 @@ def _die(dies: tuple[int, str] | None, seen: int, when: str) -> None:
 
 
 def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | None:
-    """Steer a feed; return None where it is too late for that.
+    """Steer a feed; return None where it is too late for that, or the feed has two samplers.
 
     With partition -1 where it was asked again: what the first answer would have been is unknown.
     """
@@ -136,6 +136,8 @@ def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | Non
             if what == "set_weights":
                 feed.set_weights(value)
                 return asked
+            if what == "set_target_probs":
+                return asked | feed.set_target_probs(value)
             return asked | feed.set_batch_size(value)
         except headrace.ConnectionLost as error:
             if "ask again" not in str(error):
@@ -143,7 +145,7 @@ def _steered(feed: headrace.Feed, what: str, value: Any) -> dict[int, int] | Non
             asked = {-1: 0}
         except ValueError as error:
             late = "all batches of the feed were made before", "the feed has ended"
-            if not str(error).endswith(late):
+            if not str(error).endswith((*late, "set_target_probs() needs exactly one")):
                 raise
             return asked or None
 
