@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
                     batch["i"][:] = -1
                 seen[which] += 1
         assert seen == {0: 60, 1: 60}
+
+
+def test_trainers_in_step_go_on_though_prefetched_batches_fill_the_slab() -> None:
+    """One loop takes a batch of each of three trainers, and each asks for more than there is."""
+    pipeline = blocks(16 * 200)
+    with serving(pipeline, slab_bytes=4 * _MIB, partitions=4) as server, ExitStack() as stack:
+        feeds = [stack.enter_context(connect(server, prefetch=8)) for _ in range(3)]
+        for _ in range(20):
+            assert all(is_right(next(feed)) for feed in feeds)
 
 
 def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def memory_not_looked_at():
 
 
 def nothing_beyond_the_memory():
-    return patched(Desk, _precedes=lambda self, work: True)
+    return patched(Desk, _is_in_turn=lambda self, cell, work: False)
 
 
 def source_not_looked_at():
@@ -214,10 +214,6 @@ def claims_out_of_order():
         return stale | judge(self, admitted)
 
     return patched(Desk, _judge=backwards)
-
-
-def epochs_of_owner_apart():
-    return patched(Desk, _first=lambda self, partition: partition)
 
 
 # Machines of partitions
@@ -373,7 +369,7 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         (returned_batch_lost, {"kind": "plain", "faults": {"return": 0.2}}),
         (returned_batch_kept_in_memory, {"kind": "bare", "faults": {"return": 0.2}}),
         (no_grace, {"kind": "plain", "faults": _DEATHS, "trainers": 4, "rows": 80}),
-        (idle_not_told, {"kind": "arrival", "trainers": 3, "partitions": 4}),
+        (idle_not_told, {"kind": "arrival", "room": 1, "hold": 3, "stubborn": True}),
         (no_second_look, {"kind": "arrival"}),
         (memory_not_looked_at, {"kind": "arrival", "room": 2, "maps": 1.0, "hold": 3}),
         (nothing_beyond_the_memory, {**_RANKS, "room": 3, "prefetch": 5, "faults": _RUNS}),
@@ -408,7 +404,6 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
             {"kind": "plain", **_RANKS, "named": False, "faults": _RUNS, "rows": 80},
         ),
         (claims_out_of_order, {"kind": "bare", "faults": _DEATHS, "prefetch": 5}),
-        (epochs_of_owner_apart, {**_EPOCHS, "owners": 1, "kind": "plain", "room": 3}),
         (over_too_early, {"kind": "arrival"}),
         (lanes_kept, {"kind": "lanes", "faults": {"leave": 0.2}}),
         (base_not_stored, {"kind": "plain", **_RANKS, "faults": _RUNS, "rows": 80}),

@@ -38,6 +38,7 @@ class Config:
     borders: bool = False
     prefetch: int = 1
     hold: int = 1  # batches that a trainer trains on at a time
+    stubborn: bool = False  # whether it waits for so many, unless no more come
     room: int = 1 << 60
     maps: float = 0.0  # how often trainers keep batches mapped after the commit
     max_open: int = 64
@@ -141,16 +142,17 @@ class Owner:
         self.flushing = set()
         self.working = False
         self.trainers = set()  # sessions that have been here
+        self.returned = 0  # batches that trainers gave back, for others
         self.wires = {}  # by session
         world.later(0.5, self.tick)
         self.after()
 
     def tick(self):
         if self.alive:
-            self.desk.tick(self.world.now)
             config, idle = self.world.config, not (self.working or self.desk._busy is not None)
             if idle and not (config.waits or config.steer) and self.slab.has_room():
                 law(not self.desk._held_up, "requests wait for memory that is there")
+            self.desk.tick(self.world.now)
             self.after()
             self.world.later(0.5, self.tick)
 
@@ -183,6 +185,7 @@ class Owner:
         for token, payload in step.commits:
             desk.commit(name, token, payload)
         if step.returned:
+            self.returned += len(step.returned)
             desk.give_back(name, step.returned)
         if step.withdrawn:
             desk.withdraw(name, step.withdrawn)
@@ -297,7 +300,7 @@ class Owner:
         # beyond the memory there may be one of each trainer, and of each partition one or a round
         rounds = len(self.partitions) * max(1, self.desk.world)
         self.trainers |= self.desk.sessions.keys()  # one that leaves leaves its batch here
-        most = config.room + rounds + len(self.trainers)
+        most = config.room + rounds + len(self.trainers) + self.returned
         law(batches <= most, f"{batches} batches in a room of {config.room}")
         return made
 
@@ -383,7 +386,7 @@ class Process:
         self.alive, self.asleep_until, self.inbox = True, 0.0, []
         self.wires = {}
         self.connection = 0
-        self.training = {}  # held by token
+        self.training, self.begun = {}, []  # held by token; those that the loop trains on
         self.contents, self.stales, self.last = [], 0, None
         self.lanes = {}  # by lane: partition, example and segment that come next
         self.connecting = set()
@@ -524,7 +527,12 @@ class Process:
                 self.machine.give_back(held.given.token)
                 continue
             self.training[held.given.token] = held
-            world.later(world.random.random() * 0.2, lambda h=held: self.trained(h))
+        # a loop that holds several batches begins when it has as many, or learns that no more come
+        if len(self.training) >= c.hold or not c.stubborn or self.machine.stuck:
+            for held in self.training.values():
+                if held not in self.begun:
+                    self.begun.append(held)
+                    world.later(world.random.random() * 0.2, lambda h=held: self.trained(h))
         self.send()
         self.look_at_links()
         if self.machine.ended and not self.training:
@@ -569,6 +577,8 @@ class Process:
         if self.asleep():
             self.world.later(self.asleep_until - self.world.now + 0.01, lambda: self.trained(held))
             return
+        if held in self.begun:
+            self.begun.remove(held)
         key = (*held.turn, held.given.partition)
         if self.job and not self.job.all_reached(key):
             self.job.waiting.append((self, held))

@@ -56,6 +56,7 @@ def config_of(seed: int) -> Config:
         # a rank that lost its place while it slept can not be told from one of the next job
         named=random.random() < 0.7 or "suspend" in faults,
         small=random.random() < 0.6,
+        stubborn=random.random() < 0.5,
     )
 
 

@@ -13,10 +13,9 @@ A cell is one partition, as the desk knows it.  ``port`` sends messages, stores 
 | new | a batch of its epoch or an earlier one is in the heap | answered: give |
 | new | the heap has a later epoch, or make returns OVER, ENDED | over, when all is stored |
 | new | make returns IDLE or FULL | idle: the trainer learns it, and the request stands |
-| new | make returns FULL, and no batch comes before that one | made beyond the memory |
-| idle | for a second no memory is freed, and its session has no batch | the first, made beyond it |
+| new | make returns FULL, and its session needs this batch before others | beyond the slab |
 | new | make returns WAITS, or the partition has an order that is not stored | stands |
-| idle | a commit, a return, a leave, an order, freed memory | considered again |
+| idle | a commit, a return, a leave, an order, freed memory, a tick | considered again |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
@@ -68,7 +67,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import chain, count, islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from headrace_proto.errors import ProtocolError
@@ -96,8 +95,6 @@ FOREVER = 1 << 62
 SESSIONS = -1
 #: Number of commits that are remembered, twice over, for answers that were lost on their way.
 _REMEMBERED = 65_536
-#: How long a trainer without a batch waits for memory that nobody frees.
-_PATIENCE_S = 1.0
 #: A dead process's last message arrives within this time.
 _SIGN_S = 1.0
 #: Number of runs of ranks that are over and remembered: a late process of one does no harm.
@@ -117,7 +114,7 @@ class Work(NamedTuple):
     partition: int
     slot: Slot
     epoch: int
-    wanted: _Wanted | None  # None where nobody has asked
+    asked: bool = False  # whether there are requests for it
     beyond: bool = False  # whether it is made even if there is no memory for it
     most: int = 1  # batches that it may make in one step
 
@@ -267,7 +264,6 @@ class Desk:
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
-        self._full_since: float | None = None  # when a request found none, and none was freed since
         self._beyond: _Wanted | None = None  # of _todo: first, beyond the memory
         self._paused = False
         # An earlier life
@@ -594,27 +590,8 @@ class Desk:
                 self.leave(name)
         if self.world:
             self._tell_ranks()
-        if self._full_since is not None and now - self._full_since >= _PATIENCE_S:
-            self._full_since = now
-            self._beyond = self._next_without()
-            if self._beyond is not None:
-                self._todo[self._beyond] = None
+        self._look_at_held_up()
         return silent
-
-    def _next_without(self) -> _Wanted | None:
-        """Return the oldest request of a session that holds no batch, and put it first.
-
-        The slab is full, and the sessions that hold it may never free it: one thread may have
-        several trainers, and wait for this one.  A session whose lanes have ended needs no memory.
-        """
-        for cell in self._held_up:
-            for (slot, epoch), queue in cell.asking.items():
-                for request in queue:
-                    if request.live and not (request.gone or request.session.leases):
-                        queue.remove(request)
-                        queue.appendleft(request)
-                        return cell, slot, epoch
-        return None
 
     def _tell_ranks(self) -> None:
         """Send Idle to ranks that hold batches, for requests that wait for trainers.
@@ -790,14 +767,17 @@ class Desk:
         cell.one.leave(session.slot, since)
         self._look(cell)
 
-    def _grant(self, session: _Session, request: int, cell: _Cell, batch: Batch) -> None:
+    def _grant(
+        self, session: _Session, request: int, cell: _Cell, batch: Batch, more: bool = False
+    ) -> None:
         self._token = token = self._token + 1
         lease = session.leases[token] = _Lease(token, batch, session, cell, request, self._now)
-        self._send(lease)
+        self._send(lease, more)
 
-    def _send(self, lease: _Lease) -> None:
+    def _send(self, lease: _Lease, more: bool = False) -> None:
+        """Send a leased batch.  ``more``: a later one of its slot is made, too."""
         batch, session, cell = lease.batch, lease.session, lease.cell
-        live = bool(self.world) or not self._lanes or cell.one.live(batch.slot)
+        live = more or bool(self.world) or not self._lanes or cell.one.live(batch.slot)
         if not live:  # a batch that is sent again may have later ones of its lanes
             leases = session.leases.values()
             later = any(of.cell is cell and of.batch.turn > batch.turn for of in leases)
@@ -987,17 +967,18 @@ class Desk:
         for slot, epoch in cell.asking:
             todo[cell, slot, epoch] = None
         if self._held_up:
-            held_up, self._held_up = self._held_up, set()
-            for other in held_up:
-                for slot, epoch in other.asking:
-                    todo[other, slot, epoch] = None
+            self._look_at_held_up()
+
+    def _look_at_held_up(self) -> None:
+        held_up, self._held_up = self._held_up, set()
+        for cell in held_up:
+            for slot, epoch in cell.asking:
+                self._todo[cell, slot, epoch] = None
 
     def freed(self) -> None:
         """Note that memory was freed."""
-        self._full, self._full_since, self._again = False, None, True
-        for cell in self._held_up:
-            self._look(cell)
-            break  # that looks at all of them
+        self._full, self._again = False, True
+        self._look_at_held_up()
 
     def wake(self, partition: int) -> None:
         """Have a partition try again whose source had no example."""
@@ -1093,25 +1074,22 @@ class Desk:
         self._came_back.clear()
         self._again = False
         if self._behind_orders:
-            return Work(self._behind_orders.pop().number, ANYONE, FOREVER, None)
+            return Work(self._behind_orders.pop().number, ANYONE, FOREVER)
         while self._todo and self._greeted is None and not self._paused:
             wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
             cell, slot, epoch = wanted
             del self._todo[wanted]
             if not self._hand_out(cell, slot, epoch):
                 continue
-            turn, here = cell.one.next_turn(slot), cell.one.epoch
-            if turn[0] > epoch:  # later ones may wait for memory
-                self._answer_made(cell, wanted, Outlook.OVER)
+            if cell.one.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+                self._answer_made(cell, slot, epoch, Outlook.OVER)
                 continue
-            first = cell if epoch < here or not here else self._first(cell)
-            if first.ordered:
+            if cell.ordered:
                 self._held_up.add(cell)
                 continue
             beyond, self._beyond = wanted == self._beyond, None
-            until = epoch if first is cell else FOREVER
             most = len(cell.asking[slot, epoch])
-            return Work(first.number, slot, until, wanted, beyond, most)
+            return Work(cell.number, slot, epoch, True, beyond, most)
         return None
 
     def begin(self, work: Work) -> None:
@@ -1122,19 +1100,6 @@ class Desk:
         self._busy, self._again = self._cells[work.partition], False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
         self._made_from = (0, 0) if self.world else self._busy.one.next_turn(ANYONE)
-
-    def _first(self, cell: _Cell) -> _Cell:
-        """Return the partition that makes first: one in an earlier epoch, if there is any.
-
-        Else batches that trainers have and can not use yet could take the memory of those that
-        they need.
-        """
-        one = cell.one
-        if not (one.ahead and one.epoch):
-            return cell
-        going = [(p.epoch, number) for number, p in self.partitions.items() if not p.finished]
-        epoch, first = min(going, default=(one.epoch, cell.number))
-        return self._cells[first] if epoch < one.epoch else cell
 
     def _make_all_ahead(self) -> None:
         self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
@@ -1155,12 +1120,9 @@ class Desk:
             here = cell.one.next_turn(0)
             if turn != here:
                 heappush(behind, (here, number))
-            elif self._first(cell) is not cell:
-                heappush(behind, (here, number))
-                return None
             else:
                 slot = 0 if self.world else ANYONE
-                return Work(number, slot, FOREVER, None, False, self._low - cell.ready)
+                return Work(number, slot, FOREVER, most=self._low - cell.ready)
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
@@ -1171,10 +1133,10 @@ class Desk:
         remade = bool(cell.remakes) and made is not Outlook.WAITS
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
             made = []  # try it again
-        elif made is Outlook.FULL and work.wanted and not (work.beyond or self._precedes(work)):
-            made, self._beyond = [], work.wanted
         elif work.beyond and not made:  # it has only read
-            self._beyond = work.wanted
+            self._beyond = cell, work.slot, work.epoch
+        elif made is Outlook.FULL and not work.beyond and self._is_in_turn(cell, work):
+            made, self._beyond = [], (cell, work.slot, work.epoch)
         stands = one.epoch, one.finished
         changed = cell.stands != stands or one.drops
         cell.stands = stands
@@ -1183,7 +1145,8 @@ class Desk:
             self._write("made", cell)
         if isinstance(made, list):
             for batch in made:
-                if not (work.wanted and self._answers(cell, work.wanted, batch)):
+                more = batch is not made[-1]
+                if not (work.asked and self._answers(cell, work, batch, more)):
                     self._push(cell, batch)
         if remade:
             self._note_remade(cell)
@@ -1193,7 +1156,7 @@ class Desk:
             cell.ended = True
         if changed or ends:  # for one trainer: the others' requests end, too
             self._look(cell)
-        if work.wanted is None:
+        if not work.asked:
             if isinstance(made, list):
                 if cell.ready < self._low:
                     heappush(self._behind, (one.next_turn(0), cell.number))
@@ -1201,12 +1164,12 @@ class Desk:
                 self._full = True
                 heappush(self._behind, (one.next_turn(0), cell.number))
         else:
-            self._answer_made(cell, work.wanted, made)
+            self._answer_made(cell, work.slot, work.epoch, made)
         self._catch_up(cell)
 
     def begin_ahead(self, partition: int) -> None:
         """Note that a partition writes a batch ahead, without the lock; ``end_ahead`` follows."""
-        self.begin(Work(partition, ANYONE, FOREVER, None))
+        self.begin(Work(partition, ANYONE, FOREVER))
 
     def end_ahead(self, partition: int) -> None:
         """Take what has waited for a partition that wrote a batch ahead."""
@@ -1220,10 +1183,10 @@ class Desk:
         if cell.asking:
             self._serve(cell)
 
-    def _answers(self, cell: _Cell, wanted: _Wanted, batch: Batch) -> bool:
+    def _answers(self, cell: _Cell, work: Work, batch: Batch, more: bool) -> bool:
         """Give a new batch to the request for it, if nothing else waits there; return whether."""
-        of, slot, epoch = wanted
-        if of is not cell or batch.slot != slot or batch.turn[0] > epoch or len(cell.asking) > 1:
+        slot, epoch = work.slot, work.epoch
+        if batch.slot != slot or batch.turn[0] > epoch or len(cell.asking) > 1:
             return False
         queue = cell.asking.get((slot, epoch))
         if cell.one.ahead or cell.heaps.get(slot) or not queue or queue[0].gone:
@@ -1238,7 +1201,7 @@ class Desk:
         session = request.session
         del session.asked[request.number]
         session.idle -= request.idle
-        self._grant(session, request.number, cell, batch)
+        self._grant(session, request.number, cell, batch, more)
         return True
 
     @staticmethod
@@ -1249,19 +1212,29 @@ class Desk:
             if all(one[0] < turn for one in cell.heaps.get(slot, ())):
                 cell.remakes.discard(slot)
 
-    def _precedes(self, work: Work) -> bool:
-        """Return whether some batch in memory comes before the one that has no room.
+    def _is_in_turn(self, cell: _Cell, work: Work) -> bool:
+        """Return whether a session there can use no batch before this one, and put it first.
 
-        If none does, trainers need that one before they free any other.
+        All memory may be taken by batches that come after this one, be it in other partitions or
+        for other sessions, and nobody frees these before: one thread may have several trainers.
         """
-        here = self.partitions[work.partition].next_turn(work.slot)
-        cells, sessions = self._cells.values(), self.sessions.values()
-        heaps = (batch for cell in cells for heap in cell.heaps.values() for _, _, batch in heap)
-        leased = (one.batch for of in sessions for one in of.leases.values())
-        if not self.world:
-            return any(batch.turn[0] <= here[0] for batch in chain(heaps, leased))
-        place = here, work.partition
-        return any((batch.turn, batch.partition) < place for batch in chain(heaps, leased))
+        slot, todo = work.slot, self._todo
+        epochs = {of: of.one.next_turn(slot)[0] for of in self._cells.values()}
+        queue = cell.asking.get((slot, work.epoch), deque[_Request]())
+        for request in queue:
+            session, place = request.session, (epochs[cell], request.number)
+            leases, asked = session.leases.values(), session.asked.values()
+            before = [(of.batch.turn[0], of.request) for of in leases if of.request]  # 0: unknown
+            before += [  # the others wait for trainers
+                (epochs[of.cell], of.number)
+                for of in asked
+                if of.cell in self._held_up or (of.cell, slot, of.epoch) in todo
+            ]
+            if not request.gone and place <= min(before, default=place):
+                queue.remove(request)
+                queue.appendleft(request)
+                return True
+        return False
 
     def _serve(self, cell: _Cell) -> None:
         """Answer requests at a partition by batches that are there."""
@@ -1269,12 +1242,13 @@ class Desk:
             if cell.heaps.get(slot) and not self._hand_out(cell, slot, epoch):
                 self._todo.pop((cell, slot, epoch), None)
 
-    def _answer_made(self, by: _Cell, wanted: _Wanted, made: list[Batch] | Outlook) -> None:
-        """Answer requests for which no batch was made.  ``by``: the partition that tried."""
-        cell, slot, epoch = wanted
-        if isinstance(made, list) or (by is not cell and made not in (Outlook.FULL, Outlook.WAITS)):
+    def _answer_made(
+        self, cell: _Cell, slot: Slot, epoch: int, made: list[Batch] | Outlook
+    ) -> None:
+        """Answer requests for which no batch was made."""
+        if isinstance(made, list):
             if (slot, epoch) in cell.asking:
-                self._todo[wanted] = None
+                self._todo[cell, slot, epoch] = None
             return
         queue = cell.asking.get((slot, epoch), ())
         if made in (Outlook.OVER, Outlook.ENDED):
@@ -1285,8 +1259,6 @@ class Desk:
             return
         if made is not Outlook.IDLE:
             self._held_up.add(cell)
-        if made is Outlook.FULL and self._full_since is None:
-            self._full_since = self._now
         live = self.world or not self._lanes or cell.one.live(slot)
         for request in queue if made is not Outlook.WAITS else ():
             if request.gone or (request.idle and request.live == live):

@@ -315,6 +315,12 @@ def test_a_greeting_gets_no_batch_of_another_trainer_by_a_token_of_this_life():
     assert at.desk.counts["batches"] == 1
 
 
+def test_lanes_go_on_after_a_batch_if_later_ones_are_made_in_the_same_step():
+    at = At(lanes(), A)
+    lives = [give.live for n in (5, 5, 5) for give in at.ask(A, n) if isinstance(give, Give)]
+    assert lives == [True] * (len(lives) - 1) + [False]
+
+
 def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first():
     """Its batch was committed, so it holds nothing by which the desk knows its lanes."""
     journal = Journal()
@@ -338,22 +344,31 @@ def test_a_trainer_has_its_lanes_again_after_a_death_though_another_asks_first()
     assert examples(mine) == examples(give) != examples(of_other)
 
 
-def test_a_trainer_without_a_batch_gets_one_though_another_holds_all_memory():
+def test_a_trainer_gets_the_batch_that_it_needs_next_though_another_holds_all_memory():
     """One thread has both: the other one goes on after this one's batch."""
     at = At(Plain(0, Stored(), Slab(2), rows=100, size=2), A, B)
     at.desk.ask(A, [Get(n, 0, 0) for n in range(1, 4)])
     while at.desk.work():
         pass
     assert [type(message) for message in at.told(Give, Idle)] == [Give, Give, Idle]
-    assert [type(message) for message in at.ask(B, 2)] == [Idle, Idle]
-    for second in (1.0, 2.0, 3.0):
-        for name in (A, B):
-            at.desk.seen(name, second)
-        at.desk.tick(second)
-        while at.desk.work():
-            pass
-    (give,) = at.told(Give)
+    give, idle = at.ask(B, 2)
     assert at.desk.leased_batch(B, give.token), "not A's third, though it is older"
+    assert idle == Idle(2, True)
+
+
+def test_a_trainer_gets_the_batch_that_it_needs_next_though_later_ones_fill_the_memory():
+    """It prefetches from two partitions; the source of one has nothing for a while."""
+    slab = Slab(2)
+    at = At([Plain(n, Stored(), slab, rows=100, size=2) for n in (0, 1)], A)
+    at.desk.ask(A, [Get(1, 0, 0)])
+    at.desk.made(at.desk.next_work(), Outlook.WAITS)
+    at.requests = 1
+    assert [type(message) for message in at.ask(A, 3, partition=1)] == [Give, Give, Idle]
+    at.desk.wake(0)
+    while at.desk.work():
+        pass
+    (give,) = at.told(Give)
+    assert give.request == 1
 
 
 def test_a_rank_gets_what_is_made_again_before_later_batches_though_memory_is_full():
