@@ -15,7 +15,7 @@ A cell is one partition, as the desk knows it.  ``port`` sends messages, stores 
 | new | make returns IDLE or FULL | idle: the trainer learns it, and the request stands |
 | new | make returns FULL, and its session needs this batch before others | beyond the slab |
 | new | make returns WAITS, or the partition has an order that is not stored | stands |
-| idle | a commit, a return, a leave, an order, freed memory, a tick | considered again |
+| idle | a commit, a return, a leave, an order, freed memory | considered again |
 | any | its session leaves, withdraws it, or greets again | gone; a greeting asks anew |
 
 | lease | event | becomes |
@@ -590,7 +590,6 @@ class Desk:
                 self.leave(name)
         if self.world:
             self._tell_ranks()
-        self._look_at_held_up()
         return silent
 
     def _tell_ranks(self) -> None:
@@ -949,6 +948,7 @@ class Desk:
             if (request := session.asked.pop(number, None)) is not None:
                 request.gone = True
                 session.idle -= request.idle
+        self._look_at_held_up()  # the next one of the session may be there
 
     def _is_open(self, cell: _Cell, slot: Slot) -> bool:
         """Return whether the next batch of a partition may be handed out now."""
@@ -970,6 +970,7 @@ class Desk:
             self._look_at_held_up()
 
     def _look_at_held_up(self) -> None:
+        """Have ``next_work`` look at the requests that wait for memory or rows."""
         held_up, self._held_up = self._held_up, set()
         for cell in held_up:
             for slot, epoch in cell.asking:
@@ -1043,6 +1044,7 @@ class Desk:
         session, cell = request.session, request.cell
         del session.asked[request.number]
         session.idle -= request.idle
+        self._look_at_held_up()
         self._when_stored(cell, session, _Over(request.number, cell.number, epoch))
 
     def _over_as_well(self, cell: _Cell, slot: Slot) -> tuple[int, ...]:
@@ -1257,7 +1259,9 @@ class Desk:
                     self._answer_over(request, -1 if made is Outlook.ENDED else epoch)
             cell.asking.pop((slot, epoch), None)
             return
-        if made is not Outlook.IDLE:
+        if made is Outlook.IDLE:
+            self._look_at_held_up()
+        else:
             self._held_up.add(cell)
         live = self.world or not self._lanes or cell.one.live(slot)
         for request in queue if made is not Outlook.WAITS else ():
