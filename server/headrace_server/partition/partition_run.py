@@ -93,7 +93,6 @@ class Run(ABC):
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
     resizes = False  # whether it is to get an order for the batch sizes that are declared now
-    several = True  # whether a batch needs no commit of the one before, so that several are made
     calls = False  # whether a function of the user's is called when a batch is written
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
 
@@ -218,29 +217,13 @@ class Run(ABC):
             if self._awaits_order():
                 return Outlook.WAITS
             most = 1
-        alone = most == 1 or beyond or self.reads_next or not self.several
-        made = self._step(slot, epoch, beyond)
-        while not (alone or isinstance(made, Outlook) or len(made) >= most or self.reads_next):
-            if sum(batch.nbytes for batch in made) >= _TOGETHER:
-                break
-            try:
-                more = self._step(slot, epoch)
-            except Exception:
-                if made:  # they go out first: the next call raises this again
-                    break
-                raise
-            if isinstance(more, Outlook):
-                return made or more
-            made += more
-        return made
-
-    def _step(self, slot: Slot, epoch: int, beyond: bool = False) -> list[Batch] | Outlook:
         behind, self._behind = self._behind, False
         if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
             return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
-        step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows))
+        most = 1 if beyond or behind or self.calls else most  # a call of a function may take long
+        step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows), most)
         if isinstance(step, list):
             self._unplaced.extend(step)
             if behind:
@@ -309,33 +292,45 @@ class Run(ABC):
         return first is not None
 
     def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
-        """Write batches into their blocks, as far as there is room; ``beyond``: at least one."""
-        placed = list[Batch]()
-        while self._unplaced:
+        """Write batches into their blocks, as far as there is room; ``beyond``: at least one.
+
+        What keeps a later one from being written comes up again with the next call.
+        """
+        placed, nbytes = list[Batch](), 0
+        while self._unplaced and nbytes < _TOGETHER:
             plan = self._unplaced[0]
-            if plan.batch.body is not None:  # it was written for an earlier run
-                placed.append(plan.batch)
-                del self._unplaced[0]
-                continue
-            written, block = (self._begun, None) if self._begun else self._begin(plan)
-            beyond = beyond and not placed
-            block = block or self._slab.allocate(written.nbytes, beyond)
-            if block is None:
-                self._begun = written
-                return placed or Outlook.FULL
-            self._begun = None
-            try:
-                written.fill(self._slab.memory(block))
-            except DataError:  # of a function that writes its part
-                self._slab.free(block)
-                raise
+            batch = plan.batch
+            if batch.body is None:  # else it was written for an earlier run
+                try:
+                    if not self._write(plan, beyond and not placed):
+                        return placed or Outlook.FULL
+                except Exception:
+                    if placed:
+                        break
+                    raise
+                nbytes += batch.nbytes
+            placed.append(batch)
             del self._unplaced[0]
-            plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
-            placed.append(plan.batch)
         self._unmarked += len(placed)
         if self.ahead and self._unmarked >= _MOST_UNMARKED:
             self._mark()
         return placed
+
+    def _write(self, plan: Plan, beyond: bool) -> bool:
+        """Write a batch; return False where there is no room for it."""
+        written, block = (self._begun, None) if self._begun else self._begin(plan)
+        block = block or self._slab.allocate(written.nbytes, beyond)
+        if block is None:
+            self._begun = written
+            return False
+        self._begun = None
+        try:
+            written.fill(self._slab.memory(block))
+        except DataError:  # of a function that writes its part
+            self._slab.free(block)
+            raise
+        plan.batch.body, plan.batch.nbytes = Body(block, written.slots), written.nbytes
+        return True
 
     def _mark(self) -> None:
         if self._unmarked:

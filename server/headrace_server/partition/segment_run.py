@@ -146,7 +146,6 @@ class SegmentRun(Run):
         super().__init__(intake, cutting.machine, slab)
         self.cutting = cutting
         self.most_rows = cutting.capacity
-        self.several = not (cutting.machine.chained or cutting.map)  # a function may take long
         fields = cutting.fields(intake.stages.fact_fields)
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
         padding = cutting.padding_values

@@ -172,7 +172,6 @@ class Admission:
                 left = left * (known == 0)
             self.next_line = line + rows
             self._waiting.append(Waiting(chunk, 0, facts["key"], left, columns, line, known))
-            self._entries.uses[chunk] = rows
             self.admit()
 
     def finish(self, drop: bool = False) -> None:
@@ -182,7 +181,6 @@ class Admission:
             self.cancelled = True
             for of in self._waiting:
                 self._note_dropped("cancelled", int(of.left[of.start :].sum()))
-                self._entries.release(of.chunk, len(of.keys) - of.start)
             self._waiting.clear()
 
     def take_refused(self) -> list[tuple[int, int]]:
@@ -227,9 +225,7 @@ class Admission:
                 mark = REFUSED
             if mark != REFUSED:
                 self.next_index += 1
-            if mark:
-                self._entries.release(of.chunk, 1)
-            else:
+            if not mark:
                 rows.append(row)
                 of.columns[INDEX, row] = self.next_index - 1
         return rows
@@ -259,6 +255,11 @@ class Admission:
     def ready(self) -> int:
         """Number of segments that wait for a batch, except those of begun lanes."""
         return self.back.count + self.fresh.count
+
+    def all_ready(self) -> np.ndarray:
+        """Return the entries of all ready examples."""
+        back, fresh = self.back, self.fresh
+        return np.concatenate([back.first(back.count)[1], fresh.first(fresh.count)])
 
     def settle(self, entries: np.ndarray, cancel: bool = False) -> None:
         """Let examples that no batch and no lane has go on: they end, or are ready.
@@ -307,9 +308,12 @@ class Admission:
     # Examples go
 
     def land(self, entries: np.ndarray) -> None:
-        """Free the places of examples whose last segments are taken."""
-        self.in_flight -= len(entries)
-        self._entries.land(entries)
+        """Free the places of examples whose last segments are taken, and admit others."""
+        if len(entries):
+            self.in_flight -= len(entries)
+            self._entries.land(entries)
+        if self._waiting:
+            self.admit()
 
     def reenter(self, entries: np.ndarray) -> None:
         """Count examples as in flight again whose last segments were handed out."""
@@ -324,7 +328,8 @@ class Admission:
         self._note_dropped(reason, int(self._entries.left(entries).sum()))
         if reason == "remainder":  # a stored order says what is cancelled
             self.drops.append((self._entries.numbers_of(entries), entries))
-        self.land(entries)
+        self.in_flight -= len(entries)
+        self._entries.land(entries)
         self._entries.free(entries)
 
     def _note_dropped(self, reason: str, segments: int) -> None:
@@ -343,7 +348,8 @@ class Admission:
 
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is still needed."""
-        return set(self._entries.uses)
+        entries = self._entries
+        return {*entries.chunk[entries.used()].tolist(), *(of.chunk for of in self._waiting)}
 
     @property
     def waiting(self) -> int:

@@ -1,8 +1,8 @@
 """The table of examples while segments of them are handed out: an *entry* for each.
 
-    reserve(key) ─► enter(), resume() ─► an entry, its key in flight ─► land() ─► free()
-                                                           ▲              │
-                                                           └── reenter() ◄┘
+    reserve(key) ─► enter() ─► an entry, its key in flight ─► land() ─► free()
+                                              ▲              │
+                                              └── reenter() ◄┘
 
 A key is in flight from before its example has an entry until its last segment is taken.  The entry
 is reused when that segment is committed.  Tables only grow, and an example stays in its entry.
@@ -10,17 +10,18 @@ is reused when that segment is committed.  Tables only grow, and an example stay
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from .spans import NO_NUMBERS, Cut, Spans
-from .stored_state import AT, AVAILABLE, CHUNK, LINE, ROW, VERSION, Examples, Key
+from .stored_state import AT, AVAILABLE, CHUNK, INDEX, LINE, ROW, VERSION, Examples, Key
 
 _NUMBERS = ("line", "index", "chunk", "row", "at", "available", "version")  # as in Examples
 _TABLES = (*_NUMBERS, "done", "kept", "opening")
-_OPENING = len(_TABLES) - 1
+_DONE, _KEPT, _OPENING = range(len(_NUMBERS), len(_TABLES))
+#: Insertion index of an entry without an example: above all others.
+_NONE = 2**63 - 1
 
 
 class Entries:
@@ -39,14 +40,12 @@ class Entries:
 
     def __init__(self, cut: Cut, size: int) -> None:
         self.cut = cut
-        self.live = 0  # number of entries in use
         self.size = 0  # of the tables
         self._drawn = False  # whether first segments have lengths of their own
         self._resumed = False  # whether an earlier process began some examples
-        self.key_of: dict[int, Key] = {}  # of examples that have not ended
+        self.keys = np.empty(0, object)  # of examples that have not ended
         self._entry_of: dict[Key, int] = {}  # by key in flight; -1 before it has an entry
         self._free: list[int] = []
-        self.uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self.freed: list[int] | None = None  # entries of examples that are gone, if it is asked
         self._expected: Spans | None = None
         self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
@@ -56,10 +55,16 @@ class Entries:
         before, self.size = self.size, size
         self._free[:0] = range(size - 1, before - 1, -1)
         grown = np.zeros((len(_TABLES), size), np.int64)
-        grown[:, :before] = self._tables
+        grown[:, :before], grown[INDEX, before:] = self._tables, _NONE
         self._tables, self._numbers = grown, grown[: len(_NUMBERS)]
+        self.keys = np.append(self.keys, np.empty(size - before, object))
         for name, table in zip(_TABLES, grown, strict=True):
             setattr(self, name, table)
+
+    @property
+    def live(self) -> int:
+        """Number of entries in use."""
+        return self.size - len(self._free)
 
     # Examples come
 
@@ -91,67 +96,47 @@ class Entries:
         return columns
 
     def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:
-        """Add examples of one chunk whose keys are reserved; return their entries."""
-        entries = self._take(keys)
+        """Add examples with these columns; return their entries."""
+        n = len(keys)
+        if len(self._free) < n:
+            self._grow(max(2 * self.size, self.live + n))
+        numbers = self._free[: -n - 1 : -1]
+        del self._free[len(self._free) - n :]
+        self._entry_of.update(zip(keys, numbers, strict=True))
+        entries = np.array(numbers, np.int64)
+        self.keys[entries] = np.fromiter(keys, object, n)
         self._tables[:, entries] = columns
         return entries
 
     def resume(self, begun: Examples) -> np.ndarray:
         """Add examples that an earlier process began; return their entries."""
         self._resumed = True
-        entries = self._take(begun.keys)
-        self._numbers[:, entries] = begun.numbers
-        self.done[entries] = self.kept[entries] = self.at[entries]
-        for chunk, uses in Counter(begun.numbers[CHUNK].tolist()).items():
-            self.uses[chunk] = self.uses.get(chunk, 0) + uses
-        return entries
-
-    def _take(self, keys: Sequence[Key]) -> np.ndarray:
-        n = len(keys)
-        if len(self._free) < n:
-            self._grow(max(2 * self.size, self.live + n))
-        numbers = self._free[: -n - 1 : -1]
-        del self._free[len(self._free) - n :]
-        self.live += n
-        self.key_of.update(zip(numbers, keys, strict=True))
-        self._entry_of.update(zip(keys, numbers, strict=True))
-        return np.array(numbers, np.int64)
+        columns = np.zeros((len(_TABLES), len(begun)), np.int64)
+        columns[: len(_NUMBERS)] = begun.numbers
+        columns[_DONE] = columns[_KEPT] = columns[AT]
+        return self.enter(columns, begun.keys)
 
     # Examples go
 
     def land(self, entries: np.ndarray) -> None:
         """End the flight of these examples' keys."""
-        key_of, entry_of = self.key_of, self._entry_of
-        for entry in entries.tolist():
-            key = key_of[entry]
+        entry_of = self._entry_of
+        for entry, key in zip(entries.tolist(), self.keys_of(entries), strict=True):
             if entry_of.get(key) == entry:
                 del entry_of[key]
 
     def reenter(self, entries: np.ndarray) -> None:
         """Put the keys of these examples in flight again, if no other example has them."""
-        for entry in entries.tolist():
-            self._entry_of.setdefault(self.key_of[entry], entry)
+        for entry, key in zip(entries.tolist(), self.keys_of(entries), strict=True):
+            self._entry_of.setdefault(key, entry)
 
     def free(self, entries: np.ndarray) -> None:
-        """Free the entries of examples that ended or were dropped, and no longer need a chunk."""
-        numbers, key_of, uses = entries.tolist(), self.key_of, self.uses
-        for entry, chunk in zip(numbers, self.chunk.take(entries).tolist(), strict=True):
-            del key_of[entry]
-            if left := uses[chunk] - 1:
-                uses[chunk] = left
-            else:
-                del uses[chunk]
-        self.index[entries] = -1  # no example is there
+        """Free the entries of examples that ended or were dropped."""
+        numbers = entries.tolist()
+        self.index[entries], self.keys[entries] = _NONE, None
         self._free += numbers
-        self.live -= len(numbers)
         if self.freed is not None:
             self.freed += numbers
-
-    def release(self, chunk: int, examples: int) -> None:
-        """Note that examples that have no entry need their chunk no more."""
-        self.uses[chunk] -= examples
-        if not self.uses[chunk]:
-            del self.uses[chunk]
 
     def take_freed(self) -> list[int]:
         """Return entries of examples that ended or were dropped since the last call."""
@@ -205,9 +190,16 @@ class Entries:
 
     def keys_of(self, entries: np.ndarray) -> list[Key]:
         """Return the keys of examples that have not ended."""
-        return list(map(self.key_of.__getitem__, entries.tolist()))
+        keys: list[Key] = self.keys[entries].tolist()
+        return keys
+
+    def used(self) -> np.ndarray:
+        """Return the entries that have an example, in the order of insertion."""
+        entries: np.ndarray = self.index.argsort()[: self.live]
+        return entries
 
     def find(self, indices: np.ndarray) -> np.ndarray:
         """Return entries by insertion index; -1 for an example that is not here."""
-        there = {int(self.index[entry]): entry for entry in self.key_of}
-        return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
+        entries = np.append(self.used(), -1)
+        at = self.index[entries[:-1]].searchsorted(indices)
+        return np.where(self.index[entries[at]] == indices, entries[at], -1)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -97,9 +98,8 @@ class Input:
         """Return the next step; ``limit`` bounds the rows of a read and does not affect drafts."""
         assert self._reading is None, f"{self} is being read"
         while True:
-            draft = self._shaper.next_draft()
+            draft: Draft | list[Plan] | None = self.drafted()
             if draft is not None:
-                self.next_number += 1
                 return draft
             if not self.all_read:
                 return self.next_read(limit) or Rest
@@ -107,6 +107,12 @@ class Input:
                 return Rest if self._goes_on or not self._shaper.done else None
             self.finished = True
             self._shaper.finish()
+
+    def drafted(self) -> Any:
+        """Return the next draft if one is possible without a read, else None."""
+        draft = self._shaper.next_draft()
+        self.next_number += draft is not None
+        return draft
 
     def arrived(
         self,

@@ -161,11 +161,13 @@ class Plain(Machine):
     def finished(self) -> bool:
         return self._ended and not self._again
 
-    def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
+    def step(
+        self, slot: Slot, epoch: int, limit: int, most: int = 1
+    ) -> Read | list[Plan] | Outlook:
         """Do one step for a slot: a read, batches to be written (maybe none), or why there is none.
 
-        ``limit`` bounds the rows of a read and does not affect batches.  A batch that has a body
-        was written before.
+        ``limit`` bounds the rows of a read and does not affect batches, of which up to ``most`` are
+        drafted.  A batch that has a body was written before.
         """
         if self._again:
             return self._take_again()
@@ -175,7 +177,12 @@ class Plain(Machine):
         read = self.input.next_read(limit) if self._reads_first() else None
         step = read or self.input.next_step(limit)
         if isinstance(step, Draft):
-            return self._made(step)
+            plans = self._made(step)
+            for _ in range(1, most):
+                if self._reads_first() or (more := self.input.drafted()) is None:
+                    break
+                plans += self._made(more)
+            return plans
         if isinstance(step, Read):
             return step
         self._leave_out()

@@ -49,11 +49,22 @@ class Seat:
     out: list[Out] = field(default_factory=list)  # the oldest first
     last: Out | None = None  # that was committed
     over: bool = False  # it gets no further batch
+    left: bool = False  # its trainer is gone
 
     @property
     def going(self) -> np.ndarray:
         """The lanes that have an example."""
         return (self.lanes >= 0).nonzero()[0]
+
+    @property
+    def rows(self) -> Seated:
+        """The examples of the next batch."""
+        going = self.going
+        return self.lanes[going], going, self.started[going].nonzero()[0]
+
+    def put(self, lanes: np.ndarray, entries: np.ndarray) -> None:
+        """Let examples begin or go on in lanes that had none."""
+        self.lanes[lanes], self.started[lanes] = entries, True
 
 
 class Arrival:
@@ -167,25 +178,23 @@ class Lanes:
 
         ``some``: as many as there are are enough.
         """
-        seats, cancelled = [self.of[slot] for slot in slots], self._admission.cancelled
+        seats, admission = [self.of[slot] for slot in slots], self._admission
         over = any(seat.over for seat in seats)
         if not (over or self._fill(seats, some)):
             return []
-        rows, count = list[Seated](), 0
-        for seat in seats:
-            lanes = (seat.lanes >= 0).nonzero()[0]
-            count += len(lanes)
-            rows.append((seat.lanes[lanes], lanes, seat.started[lanes].nonzero()[0]))
-        if not some and (over or not count or (count < size * len(seats) and not self._small)):
-            if not any(seat.out for seat in seats):
-                for slot in slots:
-                    entries = self.of.pop(slot).lanes
-                    reason = "cancelled" if cancelled else "remainder"
-                    self._admission.drop(entries[entries >= 0], reason)
-            return []
+        rows = [seat.rows for seat in seats]
+        if not some:
+            count = sum([len(lanes) for _, lanes, _ in rows])
+            if over or not count or not (self._small or count == size * len(seats)):
+                if not any(seat.out for seat in seats):  # they get no further batch
+                    for slot in slots:
+                        entries = self.of.pop(slot).lanes
+                        reason = "cancelled" if admission.cancelled else "remainder"
+                        admission.drop(entries[entries >= 0], reason)
+                return []
         if self._entries.cut.packed:
             rows = self._filled(rows)
-        if cancelled:
+        if admission.cancelled:
             for seat in seats if rows else ():
                 seat.over = True
         return rows
@@ -197,28 +206,25 @@ class Lanes:
         """
         empty = [(seat.lanes < 0).nonzero()[0] for seat in seats]
         need, admission = sum(map(len, empty)), self._admission
+        if not need:
+            return True
         if admission.ready < need:
             if not admission.closed:
                 return False
             if not (self._small or some):
                 return True
             need = admission.ready
-        if not need:
-            return True
         entries = admission.take(need)
         if len(seats) == 1:
-            self._sit(seats[0], empty[0][:need], entries)
+            seats[0].put(empty[0][:need], entries)
             return True
         lanes, of = np.concatenate(empty), np.arange(len(seats)).repeat([*map(len, empty)])
         used = np.concatenate([self._size - len(e) + np.arange(len(e)) for e in empty])
         order = np.lexsort((of, used))[:need]
         for at, seat in enumerate(seats):
             mine = of[order] == at
-            self._sit(seat, lanes[order[mine]], entries[mine])
+            seat.put(lanes[order[mine]], entries[mine])
         return True
-
-    def _sit(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
-        seat.lanes[lanes], seat.started[lanes] = entries, True
 
     def _filled(self, rows: list[Seated]) -> list[Seated]:
         """Return packed rows, which go on with others where examples end; [] to wait for input.
@@ -305,9 +311,7 @@ class Lanes:
             now = seat.lanes[lanes]
             displaced += now[(now >= 0) & ~np.isin(now, spans.entries)].tolist()
             displaced += spans.entries[~np.isin(spans.entries, heads)].tolist()
-            self._admission.reenter(spans.ended)
             seat.lanes[lanes] = heads
-            self._entries.at[spans.entries] = spans.first
             seat.started[spans.lanes] = False
             seat.started[spans.lanes[spans.starts]] = True
         return np.array(displaced, np.int64)

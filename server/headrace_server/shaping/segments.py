@@ -26,7 +26,6 @@ other members were drafted: its trainer left with its states, or an earlier life
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from .admission import READ_AHEAD, Admission
 from .entries import Entries
 from .machine import MOST_AHEAD, TOO_LATE, Machine
 from .plan import Plan, Read, Shaper
-from .seats import Arrival, Lanes, Out, Places, Seated
+from .seats import Arrival, Lanes, Out, Places
 from .spans import NO_NUMBERS, Cut, Spans, laid_out, read_place
 
 #: Places of the states of segments.
@@ -79,8 +78,8 @@ class Segments(Machine, Shaper):
         self._rank_next: list[int] = []
         self._lacks: dict[Slot, list[int]] = {}  # by rank: rounds of which it lacks its member
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
-        self._loose: set[int] = set()  # examples that left their lanes with a segment in a batch
-        self._asking: Slot | None = None  # for whom a batch is drafted
+        self._asking: Slot | None = None  # for whom batches are drafted …
+        self._most = 1  # … and how many, where none needs a commit
         self._last_epoch = 0  # of a batch with rows
 
     # Examples come
@@ -116,8 +115,14 @@ class Segments(Machine, Shaper):
         """Whether a batch is void when it comes back, with later ones of its lanes."""
         return self.lanes and (not self.world or self.states == AT_TRAINER)
 
-    def step(self, slot: Slot, epoch: int, limit: int) -> Read | list[Plan] | Outlook:
-        """Return batches for a slot, and perhaps for others; or what must come before."""
+    def step(
+        self, slot: Slot, epoch: int, limit: int, most: int = 1
+    ) -> Read | list[Plan] | Outlook:
+        """Return batches for a slot, and perhaps for others; or what must come before.
+
+        Where none of them needs a commit there are up to ``most``, or the round that exceeds it.
+        """
+        self._most = 1 if self.chained else most
         if self._again:
             return self._take_again()
         while epoch >= (here := self.epoch):
@@ -178,78 +183,72 @@ class Segments(Machine, Shaper):
 
     def next_draft(self) -> list[Plan] | None:
         """Return batches for the slot that asks, if they are possible now."""
-        slot = self._asking
+        slot, drafts = self._asking, list[Plan]()
         if slot is None:
             return None
-        if self.world:
-            drafts = self._members_for(slot)
-        else:
-            drafts = self._round(slot if self.lanes else ANYONE)
-        return [*drafts] or None
+        while len(drafts) < self._most and (more := self._next_round(slot)):
+            drafts += more
+        return drafts or None
 
-    def _members_for(self, slot: Slot) -> list[Out]:
+    def _next_round(self, slot: Slot) -> list[Out]:
+        """Draft a batch, or the round that a rank gets next."""
+        if not self.world:
+            return self._round([slot if self.lanes else ANYONE], self._index)
         if lacking := self._lacks.get(slot):
             index = lacking[0]
             ranks = [rank for rank in range(self.world) if self._lacks.get(rank, ())[:1] == [index]]
-            drafts = self._members(ranks, index, some=True)
+            drafts = self._round(ranks, index)
             for rank in ranks if drafts else ():
                 self._lacks[rank].remove(index)
             return drafts
         if any(self._lacks.values()) or (self._out and self.chained):
             return []
-        return self._round(*range(self.world))
+        return self._round(range(self.world), self._index)
 
-    def _round(self, *slots: Slot) -> list[Out]:
-        """Draft a round, or a batch for a session or for ANYONE."""
-        if self._lanes:
-            for seat in map(self._lanes.of.get, slots):
-                if seat is not None and seat.out and (self.chained or seat.over):
-                    return []
-        drafts = self._members(slots, self._index)
-        if drafts:
+    def _round(self, slots: Sequence[Slot], index: int) -> list[Out]:
+        """Draft a batch for each slot, of which ranks may lack some of an earlier round."""
+        lanes, some = self._lanes, index < self._index
+        if lanes:
+            if len(lanes.of) < self.world or slots[0] not in lanes.of:
+                for slot in (*range(self.world), *slots):  # each has its own examples again
+                    lanes.seat(slot, others=not self.world)
+            if self.chained and lanes.of[slots[0]].out:
+                return []
+        seated = self._order.seated(slots, self.batch_size, some)
+        if not seated:
+            if lanes and slots[0] not in lanes.of:  # they had no more
+                self._drop_leftovers()
+            return []
+        drafts = [self._draft(slot, index, *of) for slot, of in zip(slots, seated, strict=True)]
+        if not some:
             self._index += 1
             if self.admission.finished:
                 self._drop_leftovers()
         return drafts
 
-    def _members(self, ranks: Sequence[Slot], index: int, some: bool = False) -> list[Out]:
-        """Draft a batch for each slot, or with ``some`` the members of a round that ranks lack."""
-        if self._lanes:
-            for slot in (*range(self.world), *ranks):  # each has its own examples again
-                if slot not in self._lanes.of:
-                    self._lanes.seat(slot, others=not self.world)
-        seated = self._order.seated(ranks, self.batch_size, some)
-        if not seated and self._lanes and ranks[0] not in self._lanes.of:  # they had no more
-            self._drop_leftovers()
-        return [*map(self._draft, ranks, repeat(index), seated)]
-
-    def _draft(self, slot: Slot, index: int, seated: Seated) -> Out:
+    def _draft(
+        self, slot: Slot, index: int, entries: np.ndarray, lanes: np.ndarray, starts: np.ndarray
+    ) -> Out:
         size = self.batch_size if self.world else 0
-        spans = self.entries.cut_next(*seated, size)
+        spans = self.entries.cut_next(entries, lanes, starts, size)
         height = spans.height
-        batch = Batch(
-            self.number,
-            self._next_number,
-            slot,
-            (self.epoch, index),
-            size or height,
-            spans.place(),
-            empty=size - height if size else 0,
-        )
+        turn, rows = (self.epoch, index), size or height
+        batch = Batch(self.number, self._next_number, slot, turn, rows, spans.place())
+        batch.empty = rows - height
         self._next_number += 1
         return self._hand_out(batch, spans)
 
     def _hand_out(self, batch: Batch, spans: Spans) -> Out:
         """Hand a batch out; free the places of examples that end with it."""
-        self.entries.at[spans.entries] = spans.after
-        if len(spans):
-            self._last_epoch = self.entries.key_of[int(spans.entries[0])][0]
+        entries = spans.entries
+        self.entries.at[entries] = spans.after
+        if len(entries):
+            self._last_epoch = self.entries.keys[entries[0]][0]
         batch.epoch = self._last_epoch
         out = self._out[batch.name] = Out(batch, spans)
         if self._lanes:
             self._lanes.hand_out(out)
         self.admission.land(spans.ended)
-        self.admission.admit()
         return out
 
     # Commits
@@ -274,30 +273,26 @@ class Segments(Machine, Shaper):
                 self._rank_next[batch.slot] = turn + 1
         self._committed = max(number, batch.number + 1), index
         spans, tables, cancelled = out.draft, self.entries, self.admission.cancelled
-        out.keys, free = tables.keys_of(spans.entries), spans.entries
+        settled = entries = spans.entries
+        if self.states != AT_TRAINER:
+            out.keys = tables.keys_of(entries)
         if self.chained:
-            tables.version[free] = spans.versions[:] = token
-        if self.lanes:
-            tables.done[free] = spans.after
+            tables.version[entries] = spans.versions[:] = token
+        if out.seat is not None:
+            tables.done[entries], settled = spans.after, spans.ended
             if self.states != AT_TRAINER:
-                tables.kept[free] = spans.after
-            free = spans.ended
-            if self._loose:
-                free = np.concatenate([free, self._fixed(spans.entries[~spans.last])])
-        if len(free):
-            self.admission.settle(free, cancelled)
+                tables.kept[entries] = spans.after
+            if out.seat.left:  # what goes on, does so in other lanes
+                left = entries[~spans.last]
+                left = left[tables.at[left] == tables.done[left]]
+                settled = np.concatenate([settled, left])
+        if len(settled):
+            self.admission.settle(settled, cancelled)
         if self.admission.finished:
             self._drop_leftovers()
         if cancelled and len(spans.ended) < len(spans):
             return "cancelled", "the feed was drained with cancel=True: states are not saved"
         return out
-
-    def _fixed(self, entries: np.ndarray) -> np.ndarray:
-        """Return those that left their lanes, and of which no segment is in a batch any more."""
-        loose = np.array([entry for entry in entries.tolist() if entry in self._loose], np.int64)
-        fixed: np.ndarray = loose[self.entries.at[loose] == self.entries.done[loose]]
-        self._loose.difference_update(fixed.tolist())
-        return fixed
 
     def keep(self, batch: Batch, places: np.ndarray) -> tuple[Spans, np.ndarray, np.ndarray] | None:
         """Note kept states of these places of the last committed batch of a slot.
@@ -354,10 +349,8 @@ class Segments(Machine, Shaper):
             return
         of_slot = [out for out in self._out.values() if out.batch.slot == slot]
         void = [out for out in of_slot if out.batch.turn >= since]
-        seat = self._lanes.of.get(slot)
-        for out in void:
-            self._take_back(out)
-        entries = []
+        seat, entries = self._lanes.of.get(slot), list[np.ndarray]()
+        self._take_back(void)
         keeps = self.states == AT_TRAINER or not self.admission.cancelled
         if keeps and since > (0, -1) and seat is not None:
             displaced = self._lanes.undo(seat, void)
@@ -366,50 +359,42 @@ class Segments(Machine, Shaper):
                 return
             entries.append(displaced)  # another trainer may have them
         if self.states == AT_TRAINER:
-            for out in of_slot:
-                if out not in void:
-                    self._take_back(out)
+            self._take_back([out for out in of_slot if out not in void])
             void = of_slot
         entries += [out.draft.entries for out in void]
         if seat is not None:
             del self._lanes.of[slot]
+            seat.left = True
             entries.append(seat.lanes[seat.lanes >= 0])
         if entries:
             self._put_back(np.unique(np.concatenate(entries)))
 
-    def _take_back(self, out: Out) -> None:
-        """Take a batch out of all books that is not committed."""
-        batch = out.batch
-        del self._out[batch.name]
-        if out.seat is not None:
-            out.seat.out.remove(out)
-        if self.world:
-            self._lack(batch.slot, batch.turn[1])
+    def _take_back(self, void: Sequence[Out]) -> None:
+        """Take batches out of all books; their examples stand before them again."""
+        for out in reversed(void):
+            batch, spans = out.batch, out.draft
+            del self._out[batch.name]
+            if out.seat is not None:
+                out.seat.out.remove(out)
+            if self.world:
+                self._lack(batch.slot, batch.turn[1])
+            self.admission.reenter(spans.ended)
+            self.entries.at[spans.entries] = spans.first
 
     def _put_back(self, entries: np.ndarray) -> None:
-        """Let examples that have left their lanes go on in others."""
-        tables, admission = self.entries, self.admission
-        # An example also follows its segments in batches that may still be committed.
-        after = np.zeros(tables.size, np.int64)
-        for out in self._out.values():
-            after[out.draft.entries] = out.draft.after
-        first = np.maximum(tables.kept[entries], after[entries])
-        available = tables.available[entries]
-        waits, ended = first > tables.done[entries], tables.at[entries] == available
-        if admission.cancelled:
-            admission.settle(entries[~waits], True)
-            entries, first, available, ended = (
-                of[waits] for of in (entries, first, available, ended)
-            )
-            waits = waits[waits]
-        admission.reenter(entries[ended & (first < available)])
+        """Let examples that have left their lanes go on in others.
+
+        They go on from the state that is kept here, or after segments that may still be committed.
+        """
+        tables = self.entries
         done = tables.done[entries]
-        again = self.cut.before(done) - self.cut.before(first)
-        self.rewound += int(np.maximum(again, 0).sum())
-        tables.at[entries], tables.done[entries] = first, np.minimum(done, first)
-        self._loose.difference_update(entries.tolist())
-        self._loose.update(entries[waits & (first < available)].tolist())
-        admission.settle(entries[~waits])
+        first = (tables.kept if self.states == AT_TRAINER else tables.at)[entries]
+        waits = first > done
+        if not self.admission.cancelled:
+            again = self.cut.before(done) - self.cut.before(first)
+            self.rewound += int(np.maximum(again, 0).sum())
+            tables.at[entries], tables.done[entries] = first, np.minimum(done, first)
+        self.admission.settle(entries[~waits], self.admission.cancelled)
         self._drop_leftovers()
 
     def _lack(self, rank: Slot, index: int) -> None:
@@ -427,12 +412,10 @@ class Segments(Machine, Shaper):
         seats = self._lanes.of if self._lanes else ()
         for slot in {*seats, *(out.batch.slot for out in self._out.values())}:
             self.leave(slot)
-        for out in list(self._out.values()):
-            self._take_back(out)
-            if not self.lanes:
-                self.admission.reenter(out.draft.ended)
-                self.entries.at[out.draft.entries] = out.draft.first
-                self.admission.settle(out.draft.entries)
+        void = list(self._out.values())  # none of lanes
+        self._take_back(void)
+        for out in void:
+            self.admission.settle(out.draft.entries)
         self._again = []
         self.run, self.world = run, world
         if self._lanes:
@@ -535,7 +518,6 @@ class Segments(Machine, Shaper):
             wrong |= tables.at[entries] != first
         if self.chained:
             wrong |= tables.version[entries] != place["version"]
-        elsewhere = [*self._loose]
         mine = np.full(len(entries), -1)  # the examples of its lanes now
         if self._lanes:
             if len(np.unique(lanes)) != np.count_nonzero(heads) or (lanes < 0).any():
@@ -547,13 +529,8 @@ class Segments(Machine, Shaper):
                 return False
             mine = np.where(heads, seat.lanes[lanes], -1)
             wrong |= (mine >= 0) & (mine != entries)
-            wrong |= (mine < 0) & np.isin(entries, seat.lanes)
-            for other in self._lanes.of.values():
-                if other is not seat:
-                    elsewhere += other.lanes.tolist()
-        for out in self._out.values():
-            wrong |= np.isin(entries, out.draft.entries) & (mine != entries)
-        return not (wrong.any() or np.isin(entries, elsewhere).any())
+        wrong |= (mine != entries) & ~np.isin(entries, self.admission.all_ready())
+        return not wrong.any()
 
     def _take_claimed(
         self, batch: Batch, entries: np.ndarray, lanes: np.ndarray, place: np.ndarray
@@ -675,7 +652,7 @@ class Segments(Machine, Shaper):
         A segment of an admitted example is ready when it only waits for a batch, and
         incomplete until the state before it is saved.
         """
-        entries = np.array([*self.entries.key_of], np.int64)
+        entries = self.entries.used()
         ready = self.admission.ready + (self._lanes.takeable(self.chained) if self._lanes else 0)
         incomplete = int(self.entries.left(entries).sum()) - ready
         in_flight = self.admission.in_flight
@@ -683,7 +660,8 @@ class Segments(Machine, Shaper):
 
     def due(self) -> int | None:
         """Return the epoch of the first uncommitted rows; None where none is left."""
-        least = min((key[0] for key in self.entries.key_of.values()), default=None)
+        keys = self.entries.keys_of(self.entries.used())
+        least = min((key[0] for key in keys), default=None)
         return self.input.epoch if least is None and not self._ended else least
 
     def waits_for(self) -> str:
@@ -696,7 +674,7 @@ class Segments(Machine, Shaper):
             return f"it waits for save_state of an empty batch (batch {number})"
         entry = int(spans.entries[0])
         segment, count = self._numbered(entry, int(spans.first[0]))
-        key = self.entries.key_of[entry][1]
+        key = self.entries.keys[entry][1]
         name = f"{segment:05d}_of_{count:05d}:{key.decode(errors='backslashreplace')}"
         others = f" and {len(spans) - 1} more" if len(spans) > 1 else ""
         ready = ""
@@ -721,7 +699,8 @@ class Segments(Machine, Shaper):
         one does, or "out"; of several batches the oldest counts.
         """
         found: list[list[object]] = []
-        for entry, (epoch, name) in self.entries.key_of.items():
+        used = self.entries.used()
+        for entry, (epoch, name) in zip(used.tolist(), self.entries.keys_of(used), strict=True):
             if name != key:
                 continue
             first, number = int(self.entries.at[entry]), -1
