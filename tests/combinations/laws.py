@@ -93,15 +93,17 @@ class Case:
             own = [one for one in taken if one.values["@partition"] == p]
             came = {name for one in own for name in self._names(one)}
             self._expect(p)
-            declared, rows, found = self.batches[p], 0, [(len(own) + 1, 0, 0)]
-            while len(found) - 2 < rows and min(found)[:2] != (0, 0):
+            declared, rows, found = self.batches[p], 0, [(len(own) + 1, False, 0, 0)]
+            sure = 0 if self.feed.segmented or -1 in since else since[p]
+            while len(found) - 2 < rows and min(found)[:3] != (0, False, 0):
                 rows = self._expect(p, at := len(found) - 1)
                 wrong = (i for i, one in enumerate(own) if self._content(one))
+                early = any(map(difference, declared[:sure], self.batches[p]))
                 lost = sum(name[0] == p for name in self._all - came)
-                found.append((len(own) - next(wrong, len(own)), lost, at))
-            self._expect(p, min(found)[2])
-            sure = 0 if self.feed.segmented or -1 in since else since[p]
-            if any(map(difference, declared[:sure], self.batches[p])):
+                found.append((len(own) - next(wrong, len(own)), early, lost, at))
+            *_, early, _, at = min(found)
+            self._expect(p, at)
+            if early:
                 yield f"partition {p} is changed before batch {sure}"
 
     def broken(
@@ -427,10 +429,14 @@ class Case:
             [one.values for one in taken if one.who == rank and one.state != "taken"]
             for rank in range(run.world)
         ]
+        apart = self._apart > 1
         if len({len(of_rank) for of_rank in steps}) != 1:
             yield f"ranks have {[len(of_rank) for of_rank in steps]} batches"
         for number, row in enumerate(zip(*steps, strict=False)):
-            common = {(one["@partition"], one.get("@bucket", -1)) for one in row}
+            common = {
+                (one["@partition"], one.get("@bucket", -1), *({*one["@source"]} if apart else ()))
+                for one in row
+            }
             if len(common) != 1:
                 near = [
                     [(one["@partition"], one["@number"], one["@epoch"]) for one in of_rank]

@@ -165,3 +165,22 @@ def test_no_lease_ends_because_the_server_stood_still():
             now = server.stats()["default"]
             assert now["expired"] == 0 and len(now["trainers"]) == 2
             assert now["standing"]["leased"] >= 2
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_that_was_removed_is_read_on_and_one_that_was_cut_stops_the_feed(
+    cut: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.tokens"
+    path.write_bytes(bytes(4 << 20))
+    tokens = hs.read_tokens(str(path), window=1023, dtype="uint32").batch(4)
+    with serving(tokens) as server:
+        with connect(server) as feed:
+            next(feed)
+            if not cut:
+                path.unlink()
+                assert sum(batch.rows for batch in feed) == 1020
+                return
+            os.truncate(path, 8192)
+            with pytest.raises(headrace.FilesMissing, match="was replaced while the feed runs"):
+                list(feed)
