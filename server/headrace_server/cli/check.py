@@ -9,6 +9,7 @@ A finding that would stop the feed is a problem; the survey notes it, and goes o
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -57,26 +58,9 @@ def check(options: Namespace) -> int:
     full: go through every example and all stages, not only the first batches
     """
     declarations = declared(load(options.pipelines)).items()
-    found = [survey(name, d, options.partitions, options.full) for name, d in declarations]
+    found = [Survey(name, d, options.partitions).look(options.full) for name, d in declarations]
     print("\n\n".join("\n".join(one.lines()) for one in found))
     return exits.FAILED if any(one.problems for one in found) else exits.WELL
-
-
-@dataclass
-class Survey:
-    """The findings: problems, notes, and facts as texts by their names."""
-
-    feed: str
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    facts: dict[str, str] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """Return the findings as lines of text."""
-        lines = [f"{self.feed}: {'not ok' if self.problems else 'ok'}"]
-        lines += [f"  problem   {text}" for text in self.problems]
-        lines += [f"  note      {text}" for text in self.notes]
-        return lines + [f"  {name:<10}{text}" for name, text in self.facts.items()]
 
 
 class _Noted(BadRecords):
@@ -92,134 +76,137 @@ class _Noted(BadRecords):
             self.texts.append(str(error))
 
 
-def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> Survey:
-    """Look at a pipeline; with ``full`` at every example of it."""
-    found = Survey(feed)
-    try:
-        files = resolve(declaration.source.paths)
-        nbytes = sum(file.size for file in files)
-        listed = f", {counted(len(files), 'file')}, {size(nbytes)}"
-        found.facts["source"] = f"{declaration.source.kinds}{listed if files else ''}"
-        some = files
-        if not full and declaration.source.kind in _SCANNED and nbytes > _QUICK_BYTES:
-            some = (min((file for file in files if file.size), key=lambda file: file.size),)
-        cache = reporting_cache(some)
-        open_reader(declaration.source, some, _Noted(), cache).close()
-        if full:
-            _scan(found, declaration, some, cache)
-        bad = BadRecords(declaration.policy.on_bad_example == "skip")
-        if not found.problems:
-            with closing(open_reader(declaration.source, some, bad, cache)) as reader:
-                _reading(found, reader, declaration.order, partitions, some == files)
-        if not found.problems:
-            _batches(found, declaration, some, bad, cache, partitions)
-    except exits.SHOWN as error:
-        found.problems.append(str(error))
-    return found
+@dataclass
+class Survey:
+    """The findings: problems, notes, and facts as texts by their names."""
 
+    feed: str
+    declaration: Declaration
+    partitions: int
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
 
-def _reading(
-    found: Survey, reader: StreamSource, order: ReadingOrder, partitions: int, all_files: bool
-) -> None:
-    """Find how the source is read, and whether each partition has something of it."""
-    unknown = "not known before all are read (--full counts them)"
-    found.facts |= {"examples": unknown, "reading": "forward only"}
-    if isinstance(reader, IndexedSource):
-        found.facts["reading"] = "by number, from anywhere"
-        if all_files:
-            found.facts["examples"] = count(reader.length)
-        if not reader.length:
-            found.problems.append("the source has no example")
-    elif partitions > reader.streams:
-        found.notes.append(
-            f"{partitions} partitions of {reader.streams} streams: each partition reads and parses "
-            "all of the source and keeps its share; have as many files as partitions"
-        )
-    if order.seed is not None:
-        found.facts["shuffle"] = "not possible"
-    for partition in (0, partitions - 1):
-        share = partition_reader(reader, order, partition, partitions)
-        if all_files and share.share == 0:
-            found.problems.append(
-                f"partition {partition} of {partitions} is empty: the source has "
-                f"{share.holds}; use fewer partitions"
+    def lines(self) -> list[str]:
+        """Return the findings as lines of text."""
+        lines = [f"{self.feed}: {'not ok' if self.problems else 'ok'}"]
+        lines += [f"  problem   {text}" for text in self.problems]
+        lines += [f"  note      {text}" for text in self.notes]
+        return lines + [f"  {name:<10}{text}" for name, text in self.facts.items()]
+
+    def look(self, full: bool) -> Survey:
+        """Look at the pipeline; with ``full`` at every example of it."""
+        declaration = self.declaration
+        try:
+            files = resolve(declaration.source.paths)
+            nbytes = sum(file.size for file in files)
+            listed = f", {counted(len(files), 'file')}, {size(nbytes)}"
+            self.facts["source"] = f"{declaration.source.kinds}{listed if files else ''}"
+            some = files
+            if not full and declaration.source.kind in _SCANNED and nbytes > _QUICK_BYTES:
+                some = (min((file for file in files if file.size), key=lambda file: file.size),)
+            cache = reporting_cache(some)
+            open_reader(declaration.source, some, _Noted(), cache).close()
+            if full:
+                self._scan(some, cache)
+            bad = BadRecords(declaration.policy.on_bad_example == "skip")
+            if not self.problems:
+                with closing(open_reader(declaration.source, some, bad, cache)) as reader:
+                    self._read(reader, some == files)
+            if not self.problems:
+                with LocalFeed(declaration, some, bad, cache, self.partitions) as local:
+                    self._make(local)
+        except exits.SHOWN as error:
+            self.problems.append(str(error))
+        return self
+
+    def _read(self, reader: StreamSource, all_files: bool) -> None:
+        """Find how the source is read, and whether each partition has something of it."""
+        order, partitions, facts = self.declaration.order, self.partitions, self.facts
+        unknown = "not known before all are read (--full counts them)"
+        facts |= {"examples": unknown, "reading": "forward only"}
+        if isinstance(reader, IndexedSource):
+            facts["reading"] = "by number, from anywhere"
+            if all_files:
+                facts["examples"] = count(reader.length)
+            if not reader.length:
+                self.problems.append("the source has no example")
+        elif partitions > reader.streams:
+            self.notes.append(
+                f"{partitions} partitions of {reader.streams} streams: each partition reads and "
+                "parses all of the source and keeps its share; have as many files as partitions"
             )
-            break
-    windows = "exact" if order.window is None else f"within windows of {order.window}"
-    found.facts["shuffle"] = "none" if order.seed is None else windows
+        if order.seed is not None:
+            facts["shuffle"] = "not possible"
+        for partition in (0, partitions - 1):
+            share = partition_reader(reader, order, partition, partitions)
+            if all_files and share.share == 0:
+                self.problems.append(
+                    f"partition {partition} of {partitions} is empty: the source has "
+                    f"{share.holds}; use fewer partitions"
+                )
+                break
+        windows = "exact" if order.window is None else f"within windows of {order.window}"
+        facts["shuffle"] = "none" if order.seed is None else windows
 
-
-def _batches(
-    found: Survey,
-    declaration: Declaration,
-    files: tuple[DataFile, ...],
-    bad: BadRecords,
-    cache: IndexCache,
-    partitions: int,
-) -> None:
-    """Make the first batches."""
-    with LocalFeed(declaration, files, bad, cache, partitions) as local:
+    def _make(self, local: LocalFeed) -> None:
+        """Make the first batches."""
         first = [(one.rows, one.nbytes) for one in islice(local.batches(), _BATCHES)]
-        dropped = local.run.dropped().items()
-    found.notes += [
-        f"left out of the first: {counted(n, 'example')}, {reason}" for reason, n in dropped
-    ]
-    if not first:
-        why = drops_of(declaration.shape, dict(dropped)) or "too few examples come in"
-        found.problems.append(f"the first partition makes no batch: {why}")
-        return
-    rows, sizes = zip(*first, strict=True)
-    found.facts["batches"] = f"{sum(rows) / len(rows):.3g} rows, {size(max(sizes))}, by the first"
+        dropped = local.run.dropped()
+        for reason, n in dropped.items():
+            self.notes.append(f"left out of the first: {counted(n, 'example')}, {reason}")
+        if first:
+            rows, sizes = zip(*first, strict=True)
+            mean = f"{sum(rows) / len(rows):.3g} rows"
+            self.facts["batches"] = f"{mean}, {size(max(sizes))}, by the first"
+        else:
+            why = drops_of(self.declaration.shape, dropped) or "too few examples come in"
+            self.problems.append(f"the first partition makes no batch: {why}")
 
+    def _scan(self, files: tuple[DataFile, ...], cache: IndexCache) -> None:
+        """Read every example, run the stages, and see whether the shape can place it."""
+        bad, rows, whole = _Noted(), 0, self.declaration
+        if whole.source.kind == "mix":  # each of its sources to the end, once
+            every, (stage, *others) = len(whole.source.parts), whole.stages
+            once = {"orders": [asdict(ReadingOrder())] * every, "stop": "all"}
+            alike = {**stage.options, "schedule": [[0, [1.0] * every]]}
+            source = replace(whole.source, options={**whole.source.options, **once})
+            whole = replace(whole, source=source, stages=(Stage("mix", alike), *others))
+        whole = replace(whole, order=ReadingOrder(), policy=Policy("skip"))
+        with closing(open_reader(whole.source, files, bad, cache)) as reader:
+            intake = Intake(reader, whole, 0, 1, bad)
+            if intake.fields is None and whole.segmented:
+                text = "no example shows what map gives: declare it with map(…, schema=…)"
+                raise DataError(text)
+            check_shape = shape_check(whole.shape, intake.fields or {}, bad)
+            position: Position | None = intake.start
+            known = reader.length if isinstance(reader, IndexedSource) else None
+            progress = Progress("checking", known, "examples")
+            while position is not None:
+                intake.begin()
+                chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
+                check_shape(chunk)
+                intake.end()
+                rows += len(chunk)
+                scanned = rows + sum(intake.dropped.values())
+                if known is not None:
+                    scanned = known if position is None else position
+                self.facts["checked"] = f"all {counted(scanned, 'example')}"
+                progress.to(scanned)
+        for reason, n in intake.dropped.items():
+            self.notes.append(f"left out: {counted(n, 'example')}, {reason}")
+        self._judge(intake.dropped, bad.texts)
 
-def _scan(
-    found: Survey, declaration: Declaration, files: tuple[DataFile, ...], cache: IndexCache
-) -> None:
-    """Read every example, run the stages, and see whether the shape can place it."""
-    bad, rows, whole = _Noted(), 0, declaration
-    if whole.source.kind == "mix":  # each of its sources to the end, once
-        every, (stage, *others) = len(whole.source.parts), whole.stages
-        once = {"orders": [asdict(ReadingOrder())] * every, "stop": "all"}
-        alike = {**stage.options, "schedule": [[0, [1.0] * every]]}
-        source = replace(whole.source, options={**whole.source.options, **once})
-        whole = replace(whole, source=source, stages=(Stage("mix", alike), *others))
-    whole = replace(whole, order=ReadingOrder(), policy=Policy("skip"))
-    with closing(open_reader(whole.source, files, bad, cache)) as reader:
-        intake = Intake(reader, whole, 0, 1, bad)
-        if intake.fields is None and whole.segmented:
-            text = "no example shows what map gives: declare it with map(…, schema=…)"
-            raise DataError(text)
-        check_shape = shape_check(whole.shape, intake.fields or {}, bad)
-        position: Position | None = intake.start
-        known = reader.length if isinstance(reader, IndexedSource) else None
-        progress = Progress("checking", known, "examples")
-        while position is not None:
-            intake.begin()
-            chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
-            check_shape(chunk)
-            intake.end()
-            rows += len(chunk)
-            scanned = rows + sum(intake.dropped.values())
-            if known is not None:
-                scanned = known if position is None else position
-            found.facts["checked"] = f"all {counted(scanned, 'example')}"
-            progress.to(scanned)
-    for reason, n in intake.dropped.items():
-        found.notes.append(f"left out: {counted(n, 'example')}, {reason}")
-    _judge(found, intake.dropped, declaration.policy, bad.texts)
-
-
-def _judge(found: Survey, dropped: dict[str, int], policy: Policy, texts: list[str]) -> None:
-    """Note whether the feed would end by its bad examples."""
-    bad = {reason[4:]: n for reason, n in dropped.items() if reason.startswith("bad:")}
-    number = sum(bad.values())
-    if not number:
-        return
-    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-    rule, most = f"{counted(number, 'bad example')} ({listed})", policy.max_bad_examples
-    if policy.on_bad_example == "fail":
-        found.problems += [rule, *texts]
-    elif most is not None and number > most:
-        found.problems += [f"{rule}, more than max_bad_examples={most}", *texts]
-    else:
-        found.notes += [f"{rule} skipped", *texts]
+    def _judge(self, dropped: Mapping[str, int], texts: list[str]) -> None:
+        """Note whether the feed would end by its bad examples."""
+        policy = self.declaration.policy
+        bad = {reason[4:]: n for reason, n in dropped.items() if reason.startswith("bad:")}
+        number, most = sum(bad.values()), policy.max_bad_examples
+        listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+        rule = f"{counted(number, 'bad example')} ({listed})"
+        if number and policy.on_bad_example == "fail":
+            self.problems += [rule, *texts]
+        elif most is not None and number > most:
+            self.problems += [f"{rule}, more than max_bad_examples={most}", *texts]
+        elif number:
+            self.notes += [f"{rule} skipped", *texts]

@@ -24,6 +24,7 @@ from .columns import (
     Rows,
     clash,
     concatenate,
+    field_of,
     fitted,
     misfit,
     numbers_of,
@@ -205,13 +206,9 @@ def _add_all(wrong: Faults, mask: np.ndarray, reason: str, text: str) -> None:
 
 
 def whole_part(
-    file: str,
-    columns: Mapping[str, Column],
-    fields: Mapping[str, Field],
-    schema: Schema,
-    bad: BadRecords,
+    file: str, columns: Mapping[str, Column], schema: Schema, bad: BadRecords
 ) -> ColumnPart:
     """Return the part of columns that are in memory as a whole."""
-    whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
+    whole = {name: Whole(column, field_of(column)) for name, column in columns.items()}
     rows = len(next(iter(columns.values()), ()))
     return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)

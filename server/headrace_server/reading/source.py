@@ -248,12 +248,14 @@ class ReaderPart(IndexedSource):
         self._reader.close()
 
 
+@dataclass(eq=False)
 class JoinedStreams(StreamSource):
     """A StreamSource of the streams of others, one after the other."""
 
-    def __init__(self, readers: Sequence[StreamSource]) -> None:
-        self.readers = readers
-        self.fields = readers[0].fields
+    readers: Sequence[StreamSource]
+
+    def __post_init__(self) -> None:
+        self.fields = self.readers[0].fields
         self.starts = [0, *accumulate(reader.streams for reader in self.readers)]
         self.streams = self.starts[-1]
 
@@ -279,17 +281,11 @@ class JoinedStreams(StreamSource):
             reader.close()
 
 
+@dataclass(eq=False)
 class MixedReader(JoinedStreams):
     """The streams of the sources of a mix.  ``MixedShare`` reads each source in its own order."""
 
-    def __init__(
-        self,
-        readers: Sequence[StreamSource],
-        names: Sequence[str],
-        orders: Sequence[ReadingOrder],
-        seed: int,
-        stop: str,
-    ) -> None:
-        super().__init__(readers)
-        self.names, self.orders, self.stop = names, orders, stop
-        self.seed = seed
+    names: Sequence[str]
+    orders: Sequence[ReadingOrder]
+    seed: int
+    stop: str

@@ -85,7 +85,9 @@ class SnapshotRequests:
             if not self._places.acquire(blocking=False):
                 raise ServerError(f"{_MOST} snapshots are being made: ask again later")
             try:
-                token = self._settled(feed, name) if whole else self._copied(feed, name)
+                if whole:
+                    self._shelf.settle(feed, name)
+                token = self._shelf.token(feed, name) if whole else self._copied(feed, name)
             finally:
                 self._places.release()
         except Exception as error:
@@ -101,10 +103,6 @@ class SnapshotRequests:
     def _shelf(self) -> Shelf:
         assert self.durable is not None  # owners refuse snapshots of other servers themselves
         return self.durable.shelf
-
-    def _settled(self, feed: str, name: str) -> Token:
-        self._shelf.settle(feed, name)
-        return self._shelf.token(feed, name)
 
     def _copied(self, feed: str, name: str) -> Token:
         index, servers = self.share

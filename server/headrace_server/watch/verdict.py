@@ -14,16 +14,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from ..pipeline.declaration import Plain
-from .statuses import (
-    FeedStatus,
-    Rates,
-    SeenServer,
-    ServerStatus,
-    TrainerStatus,
-    VerdictStatus,
-    WorkerStatus,
-    added,
-)
+from . import statuses
+from .statuses import FeedStatus, Rates, SeenServer, added
 
 #: Trainers that wait for less than this part of their time are fed well …
 _WELL = 0.05
@@ -68,11 +60,11 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
 _WAITS = ("blocked_s", "busy_s", "awaited_s")
 
 
-def _counts(trainer: TrainerStatus) -> dict[str, Plain]:
+def _counts(trainer: statuses.TrainerStatus) -> dict[str, Plain]:
     return {name: value for name, value in trainer.items() if name in (*_WAITS, "rows", "bytes")}
 
 
-def _spent(worker: WorkerStatus) -> dict[str, float]:
+def _spent(worker: statuses.WorkerStatus) -> dict[str, float]:
     return {"work": worker["work_s"], "queued": worker["queued_s"], **worker["rests_s"]}
 
 
@@ -98,7 +90,7 @@ def _parts(counts: Mapping[str, float], total: float) -> dict[str, float]:
     return {name: n / total for name, n in counts.items()}
 
 
-def verdict(feed: FeedStatus, status: SeenServer) -> VerdictStatus:
+def verdict(feed: FeedStatus, status: SeenServer) -> statuses.VerdictStatus:
     """Judge a feed in the status of its server.
 
     ``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up: workers,
@@ -164,7 +156,7 @@ def _slowest(seconds: Mapping[str, float]) -> str:
     return f"the workers are busy {doing}{rest}. More workers or {cure} would help."
 
 
-def store_faults(status: ServerStatus) -> list[str]:
+def store_faults(status: statuses.ServerStatus) -> list[str]:
     """Return why nothing can be committed, or no file written to the state directory."""
     stores = [feed["store"]["faults"] for feed in status["feeds"].values() if "store" in feed]
     disk = "" if status["disk"] is None else status["disk"]["fault"]

@@ -11,13 +11,13 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.cli import check as module
-from headrace_server.cli.check import Survey, survey
+from headrace_server.cli.check import Survey
 
 EXAMPLES = [{"k": f"{i}", "x": np.ones(i % 5 + 1), "y": i % 3} for i in range(90)]
 
 
 def looked(pipeline: hs.Pipeline, partitions: int = 1, full: bool = False) -> Survey:
-    return survey("feed", pipeline.declaration(), partitions, full)
+    return Survey("feed", pipeline.declaration(), partitions).look(full)
 
 
 def no_twos(example: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Examples(PartsReader):
         fields = packed_fields(columns)
         unpacked = {name: _unpacked(columns[name], field, n) for name, field in fields.items()}
         schema = Schema(fields)
-        super().__init__(fields, [whole_part("examples", unpacked, fields, schema, opening.bad)])
+        super().__init__(fields, [whole_part("examples", unpacked, schema, opening.bad)])
 
 
 def _unpacked(packed: Mapping[str, Plain], field: Field, n: int) -> Column:

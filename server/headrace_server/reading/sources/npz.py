@@ -99,8 +99,7 @@ class Npz(PartsReader):
             return columns, {name: field_of(column) for name, column in columns.items()}
 
         schema, served = files_that_serve(opening, opened)
-        bad = opening.bad
-        parts = [whole_part(f.path, columns, fields, schema, bad) for f, columns, fields in served]
+        parts = [whole_part(file.path, had, schema, opening.bad) for file, had, _ in served]
         super().__init__(schema.fields, parts)
 
 

@@ -59,7 +59,7 @@ class Tokens(PartsReader):
                 if window is not None
                 else _lanes(number, array, lanes or 1, shift)
             )
-            parts.append(whole_part(file.path, columns, fields, schema, opening.bad))
+            parts.append(whole_part(file.path, columns, schema, opening.bad))
         super().__init__(fields, parts)
 
 

@@ -25,7 +25,7 @@ from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RangedFiles, expect, open_stream
 from ....pipeline.declaration import Plain
-from ...chunk import BadRecords, Chunk, Faults, Origin, without
+from ...chunk import Chunk, Faults, Origin, without
 from ...columns import Column, Rows, numbers_of
 from ...example_rows import Place, Record, Records, Row, Streams
 from ...forward_files import Compression, Damaged, compression_of, open_forward
@@ -65,8 +65,11 @@ class Tfrecord(Source):
         if any(compressions):
 
             def walk(stream: int, place: Place) -> _Frames:
-                file, kind = opening.files[stream], compressions[stream]
-                return _Frames(file, kind, place, opening.bad, parser)
+                file = opening.files[stream]
+                frames = partial(_frames, file, compressions[stream])
+                begun = _Frames(file.path, place, opening.bad, frames)
+                begun.parser = parser
+                return begun
 
             return Streams(len(compressions), walk, features, MOST_OPEN, opening.files)
         return PartsReader(fields, [_Records(opening, parser)])
@@ -204,23 +207,15 @@ def _detected(file: DataFile) -> Compression:
 class _Frames(Records):
     """A walk over the records of a compressed file."""
 
-    def __init__(
-        self,
-        file: DataFile,
-        kind: Compression,
-        place: Place,
-        bad: BadRecords,
-        parser: ExampleParser,
-    ) -> None:
-        super().__init__(file.path, place, bad, partial(_frames, file, kind))
-        self._parser = parser
+    #: Set before chunks are read.
+    parser: ExampleParser
 
     def chunk(self, rows: Sequence[Row], numbers: np.ndarray, origin: Origin) -> Chunk:
         frames: list[Plain] = [row[""] for row in rows]
         bounds = np.cumsum([0, *map(len, frames)])
         data = np.frombuffer(b"".join(frames), np.uint8)
         starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
-        columns, faults = self._parser.parse(data, starts, lengths)
+        columns, faults = self.parser.parse(data, starts, lengths)
         wrong = bad_payloads(data, starts, lengths) if frames else ()
         faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
         return without(Chunk(columns, numbers, origin), faults, self.bad)
