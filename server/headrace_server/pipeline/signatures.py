@@ -3,9 +3,9 @@
     read_tfrecord(paths, features)     ─► absolute paths, features by name ─► the body
     pipeline.batch(32, ragged=True)    ─► an int in its bounds, a flag, …  ─► the body
 
-An argument means the same wherever it stands, so one table has all of them.  None passes unchecked
-where the annotation has it.  The body gets the canonical form: Python numbers, lists, strings, and
-selectors as plain data.
+The annotation of an argument says whether it may be None, and is the check of a flag and of a
+choice.  Other arguments mean the same wherever they stand, so one table has their bounds.  The body
+gets the canonical form: Python numbers, lists, strings, and selectors as plain data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, SupportsIndex, TypeVar
+from types import NoneType
+from typing import Final, Literal, SupportsIndex, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -40,17 +41,11 @@ def _integer(low: int, high: int) -> _Check:
     )
 
 
-def _choice(*allowed: str) -> _Check:
-    return lambda name, value, or_none, _: checks.one_of(
-        name, value, (None, *allowed) if or_none else allowed
-    )
-
-
 def _selector(**allowed: Plain) -> _Check:
     return lambda name, value, _, known: checked_value(name, value, known, **allowed)
 
 
-def _by(check: Callable[..., object], *bounds: float) -> _Check:
+def _by(check: Callable[..., object], *bounds: Plain) -> _Check:
     return lambda name, value, *_: check(name, value, *bounds)
 
 
@@ -87,17 +82,6 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("bucket_boundaries", _by(_boundaries)),
         ("bucket_capacities", _by(checks.checked_ints, 1, MAX_COUNT)),
         ("shards", _integer(1, 2**20)),
-        ("across_batches allow_small_batch allow_smaller_final_batch", _by(checks.flag)),
-        ("dynamic_pad enqueue_many make_keys_unique pack pad pad_to_boundary", _by(checks.flag)),
-        ("mask ragged reshuffle vectorized", _by(checks.flag)),
-        ("on_bad_example", _choice("fail", "skip")),
-        ("by", _choice("example", "batch")),
-        ("order", _choice("arrival", "lanes")),
-        ("phase", _choice("random")),
-        ("state_placement", _choice("server", "trainer")),
-        ("stop", _choice("all", "first", "never")),
-        ("strategy", _choice("best_fit", "first_fit", "concat")),
-        ("too_long", _choice("error", "cut", "drop")),
         ("mean_decay", _by(checks.checked_number, 0, 1)),
         ("overall_rate", _by(checks.checked_number, 0, MAX_RATE)),
         ("cost", _selector()),
@@ -112,11 +96,22 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("features", _by(checks.checked_features)),
         ("padding_values", _by(checks.checked_padding_values)),
         ("paths", _by(checks.checked_paths)),
-        ("read_npz.ragged", _by(checks.checked_ragged)),
+        ("ragged", _by(checks.checked_ragged)),
         ("schema", _by(checks.checked_schema)),
     )
     for name in names.split()
 }
+
+
+def _check_of(call: str, name: str, hint: object) -> tuple[_Check | None, bool]:
+    """Return the check of an argument by its annotation, and whether it may be None."""
+    or_none = NoneType in get_args(hint)
+    own = [one for one in get_args(hint) if one is not NoneType] if or_none else [hint]
+    if own == [bool]:
+        return _by(checks.flag), or_none
+    if get_origin(own[0]) is Literal:
+        return _by(checks.one_of, (None,) * or_none + get_args(own[0])), or_none
+    return _CHECKS.get(f"{call}.{name}") or _CHECKS.get(name), or_none
 
 
 def shown(value: object) -> str:
@@ -146,6 +141,11 @@ def checking(function: F) -> F:
     """
     signature = inspect.signature(function)
 
+    @functools.cache
+    def arguments() -> dict[str, tuple[_Check | None, bool]]:
+        hints, call = get_type_hints(function), function.__name__
+        return {name: _check_of(call, name, hints.get(name)) for name in signature.parameters}
+
     @functools.wraps(function)
     def call(*args: Plain, **named: Plain) -> Plain:
         try:
@@ -166,8 +166,7 @@ def checking(function: F) -> F:
             pipeline._open(function.__name__)
             fields, calls = pipeline.fields, pipeline._calls
         for name, value in passed.items():
-            check = _CHECKS.get(f"{function.__name__}.{name}") or _CHECKS.get(name)
-            or_none = "None" in str(signature.parameters[name].annotation)
+            check, or_none = arguments()[name]
             if check and not (value is None and or_none):
                 given.arguments[name] = check(name, value, or_none, fields)
         made: Plain = function(*given.args, **given.kwargs)

@@ -54,7 +54,7 @@ _WORDS_S = 2.0
 class Starts:
     """The starts of a server's owners, each with a term of its own: no two give out the same token.
 
-    begin_all() ─► of(owner) ─► … its death ─► begin(owner) ─► of(owner) ─► …
+    begin_all() ─► begun[owner] ─► … its death ─► begin(owner) ─► begun[owner] ─► …
 
     With a state directory each start is stored there before it begins.  ``config`` is that of the
     last start.
@@ -65,13 +65,9 @@ class Starts:
             config = replace(config, term=next_term(secrets.randbits(30), config.share))
         self.config = config
         self._durable = durable
-        self._begun: dict[int, RunConfig] = {}  # by owner
+        self.begun: dict[int, RunConfig] = {}  # by owner, the config of its start
         # A worker may die while the server begins anew.
         self._lock = threading.RLock()
-
-    def of(self, owner: int) -> RunConfig:
-        """Return the config of an owner's start."""
-        return self._begun[owner]
 
     def begin_all(self) -> None:
         """Begin all owners: the first with the term of the server's start."""
@@ -79,7 +75,7 @@ class Starts:
             for number in range(self.config.workers):
                 if number:
                     self.config = self._next_term()
-                self._begun[number] = self.config
+                self.begun[number] = self.config
 
     def begin(self, owner: int) -> None:
         """Begin an owner again after its death: it goes on as after a start of the server."""
@@ -88,7 +84,7 @@ class Starts:
                 self.config = self._durable.next_start(self.config)
             else:
                 self.config = self._next_term()
-            self._begun[owner] = self.config
+            self.begun[owner] = self.config
 
     def take_back(self, feed: str, term: int) -> None:
         """Begin all owners again, with a feed taken back to its prepared state, or its beginning.
@@ -220,7 +216,7 @@ class Crew:
             config, number = self.starts.config, post.number
             of_all = config.binds, number, config.workers, config.worker_ports
             message = {
-                "run": self.starts.of(number).to_plain(),
+                "run": self.starts.begun[number].to_plain(),
                 "worker": number,
                 "life": post.life,
                 "diary": post.diary_file.path,

@@ -196,11 +196,6 @@ class Feeds:
         """Whether all owners have opened the sources of all feeds."""
         return len(self._opened) == self.starts.config.workers
 
-    @property
-    def all_over(self) -> bool:
-        """Whether every feed has ended or failed."""
-        return all(one.end is not None for one in self._feeds.values())
-
     def failed_early(self) -> HeadraceError | None:
         """Return why a feed can not even be opened; faults of data are reported to trainers."""
         ends = (one.end for one in self._feeds.values() if one.end is not None)

@@ -294,7 +294,8 @@ class Supervisor:
         """Wait until every feed is over, or the server has failed."""
         with self._lock:
             return self._wait_for(
-                lambda: self._feeds.all_over or self.failure is not None, timeout_s
+                lambda: len(self.outcome()) == len(self.feeds) or self.failure is not None,
+                timeout_s,
             )
 
     def pids(self) -> dict[str, int]:

@@ -189,17 +189,13 @@ def _number(cell: str, kind: Callable[[str], complex] = float) -> complex:
     return kind(cell)
 
 
-def _truth(cell: str) -> bool:
-    return _TRUTH[cell.strip().lower()]
-
-
 def _parser(dtype: str) -> Callable[[str], object]:
     """Return the function that converts a cell to a value; ValueError or KeyError for others."""
     if dtype == dtypes.BYTES:
         return _ENCODED
     kind = dtypes.numpy_dtype(dtype).kind
     if kind == "b":
-        return _truth
+        return lambda cell: _TRUTH[cell.strip().lower()]
     if kind in "iu":
         return _integer
     return partial(_number, kind=complex) if kind == "c" else _number

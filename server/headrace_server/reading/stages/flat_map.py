@@ -16,8 +16,6 @@ import numpy as np
 
 from headrace_proto.errors import brief, kind_of
 
-from ...pipeline.declaration import Plain
-from ...pipeline.function_names import Sent
 from ..chunk import BadRecords, Chunk
 from .map import Map
 
@@ -30,9 +28,6 @@ class FlatMap(Map):
 
     keeps_count = False
     _call = "flat_map"
-
-    def __init__(self, function: str | Sent, schema: Plain = None, seed: int | None = None) -> None:
-        super().__init__(function, schema=schema, seed=seed)
 
     def open(self) -> None:
         super().open()
