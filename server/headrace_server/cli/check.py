@@ -151,7 +151,7 @@ class Survey:
 
     def _make(self, local: LocalFeed) -> None:
         """Make the first batches."""
-        first = [(one.rows, one.nbytes) for one in islice(local.batches(), _BATCHES)]
+        first = [(s.made.rows, s.made.nbytes) for s in islice(local.batches(), _BATCHES)]
         dropped = local.run.dropped()
         for reason, n in dropped.items():
             self.notes.append(f"left out of the first: {counted(n, 'example')}, {reason}")

@@ -42,13 +42,10 @@ _SOURCE_S: Final = 0.02
 class Sample:
     """One batch.  ``columns`` are views that hold until the next batch is asked for."""
 
-    number: int
-    rows: int
-    nbytes: int
+    made: Batch
     seconds: float
     schema: Mapping[str, Field]
     columns: Mapping[str, np.ndarray]
-    bucket: int  # -1 where the shape has none
 
 
 class LocalFeed:
@@ -103,7 +100,7 @@ class LocalFeed:
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.slots, strict=True)
         }
-        return Sample(made.number, made.rows, made.nbytes, seconds, schema, columns, made.bucket)
+        return Sample(made, seconds, schema, columns)
 
     def _commit(self, made: Batch) -> None:
         payload = None

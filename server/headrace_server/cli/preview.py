@@ -77,10 +77,11 @@ def preview(options: Namespace) -> None:
 
 def _lines(sample: Sample) -> list[str]:
     """Return a batch as lines of text."""
-    head = f"batch {sample.number}: {counted(sample.rows, 'row')}, {size(sample.nbytes)}, "
+    made = sample.made
+    head = f"batch {made.number}: {counted(made.rows, 'row')}, {size(made.nbytes)}, "
     head += f"{sample.seconds * 1000:.1f} ms"
-    if sample.bucket >= 0:
-        head += f", bucket {sample.bucket}"
+    if made.bucket >= 0:  # it is -1 where the shape has none
+        head += f", bucket {made.bucket}"
     rows = []
     for name in sample.columns:
         if not name.startswith(OFFSETS):
@@ -98,7 +99,9 @@ def _first(sample: Sample, name: str) -> tuple[list[int | None], list[object]]:
     if offsets is None:
         return list(array.shape), list(array[:_FIRST].tolist())
     ends = offsets[: _FIRST + 1].tolist()
-    return [sample.rows, None, *array.shape[1:]], [array[a:b].tolist() for a, b in pairwise(ends)]
+    return [sample.made.rows, None, *array.shape[1:]], [
+        array[a:b].tolist() for a, b in pairwise(ends)
+    ]
 
 
 def _short(value: object) -> str:

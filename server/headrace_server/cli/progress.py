@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ..files.index_cache import IndexCache
@@ -52,20 +53,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+@dataclass(eq=False)
 class Progress:
-    """Progress of one work."""
+    """Progress of one work; ``unit`` "bytes" is shown in KiB, MiB and so on."""
 
-    def __init__(
-        self,
-        what: str,
-        total: int | None,
-        unit: str = "rows",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``total`` None: not known.  ``unit`` "bytes" is shown in KiB, MiB and so on."""
-        self._what, self._total, self._unit = what, total, unit
-        self._clock = clock
-        self._began = self._shown_at = clock()
+    _what: str
+    _total: int | None  # None: not known
+    _unit: str = "rows"
+    _clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._began = self._shown_at = self._clock()
 
     def to(self, done: int) -> None:
         """Note how much is done now."""

@@ -75,10 +75,8 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
 
     A server that is started again with the same command goes on, and not back.
     """
-    if not given:
-        return None
     tokens = []
-    for text in given:
+    for text in given or ():
         argument, content = "resume", text
         try:
             if not text.lstrip().startswith("{"):

@@ -77,77 +77,21 @@ def digests(feed: FeedConfig) -> dict[str, str]:
     return {name: digest(part) for name, part in parts.items()}
 
 
-class ServedShares:
-    """The share of each feed that one server has, and where its workers are.
+class Locator:
+    """One public address.
 
     A trainer compares the answers of all servers of a feed: they must have the same declaration.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, pipe: Pipe, ring: KeyRing | None) -> None:
+        self._config = config
+        self._pipe = pipe
         self._feeds = {feed.name: feed for feed in config.feeds}
-        self._owners = {feed.name: config.owners_of(feed) for feed in config.feeds}
-        self._server = Path(config.directory).name
         self._digests: dict[str, dict[str, str]] = {}  # by feed, once a trainer has asked
         #: By worker: by the port or path of the server, where the worker is.
         self._places: dict[int, dict[str, str]] = {}
         self._diaries: dict[int, DiaryReader] = {}
-        self._directory = Path(config.directory)
-        self._dead: set[int] = set()
-
-    def located(self, worker: int, places: Mapping[str, str]) -> None:
-        """Note where a worker is, by the port or path at which trainers reach the server."""
-        self._places[worker] = dict(places)
-        self._dead.discard(worker)
-
-    def died(self, worker: int) -> None:
-        """Note that a worker is dead; the next one has the same place, if it can."""
-        self._dead.add(worker)
-
-    def answer(self, hello: Hello, reached: str) -> ServedShare | Pulse:
-        """Answer a greeting; ``reached``: the port or path of the server that it came to.
-
-        HeadraceError: it can not be answered.
-        """
-        check_version(hello)
-        name = feed_named(hello.feed, self._feeds)
-        feed, owners = self._feeds[name], range(self._owners[name])
-        if any(owner not in self._places for owner in owners):
-            return Pulse(0, 0, "the worker is being started")
-        if name not in self._digests:
-            self._digests[name] = digests(feed)
-        found = [self._places[owner] for owner in owners]
-        return ServedShare(
-            feed=name,
-            share=feed.share[0],
-            shares=feed.share[1],
-            partitions=feed.partitions,
-            server=self._server,
-            declaration=self._digests[name],
-            workers=tuple(of.get(reached) or next(iter(of.values())) for of in found),
-            waiting="; ".join(filter(None, map(self._away, owners)))[:1000],
-        )
-
-    def _away(self, worker: int) -> str:
-        """Return why a worker may not answer, in words; "" where it should."""
-        if worker in self._dead:
-            return "the worker is being started"
-        try:
-            diary = self._diaries.get(worker)
-            if diary is None:
-                diary = DiaryReader(str(self._directory / f"diary-{worker}"))
-                self._diaries[worker] = diary
-        except OSError:  # no descriptor or no memory is left for an explanation
-            return ""
-        entry = diary.read()
-        return long_inside(worker, entry)
-
-
-class Locator:
-    """One public address."""
-
-    def __init__(self, config: RunConfig, pipe: Pipe, ring: KeyRing | None) -> None:
-        self._config = config
-        self._pipe = pipe
+        self._dead: set[int] = set()  # the next worker has the same place, if it can
         self._clock = AwakeClock(2 * _TICK_S)
         self._socket = PublicSocket(ring, min(_CONNECTIONS, open_files_limit() // 2))
         self._limits = RateLimits(
@@ -158,7 +102,6 @@ class Locator:
             send=self._send,
             end=lambda connection: None,
         )
-        self._served = ServedShares(config)
         #: Greetings that wait for the start of a worker, and where they came to.
         self._held: BoundedMap[bytes, tuple[Hello, str]] = BoundedMap(_MOST_HELD)
         #: Commands that the supervisor carries out: the connection and the request of each.
@@ -169,7 +112,7 @@ class Locator:
         self._stops_at: float | None = None
         self._orders: dict[str, Callable[..., None]] = {
             "located": self._locate,
-            "worker_died": lambda worker: self._served.died(worker),
+            "worker_died": lambda worker: self._dead.add(worker),
             "fail": self._fail,
             "stats": self._answer_stats,
             "commanded": self._answer_command,
@@ -236,7 +179,7 @@ class Locator:
             self._send(connection, Refused(*self._failure))
             return
         try:
-            answer = self._served.answer(hello, reached)
+            answer = self._share(hello, reached)
         except HeadraceError as error:
             self._send(connection, Refused(code_of(error), str(error)))
             return
@@ -247,6 +190,43 @@ class Locator:
         if isinstance(answer, Pulse):
             self._held[connection] = hello, reached
         self._send(connection, answer)
+
+    def _share(self, hello: Hello, reached: str) -> ServedShare | Pulse:
+        """Answer a greeting; ``reached``: the port or path of the server that it came to.
+
+        HeadraceError: it can not be answered.
+        """
+        check_version(hello)
+        name = feed_named(hello.feed, self._feeds)
+        feed = self._feeds[name]
+        owners = range(self._config.owners_of(feed))
+        if any(owner not in self._places for owner in owners):
+            return Pulse(0, 0, "the worker is being started")
+        if name not in self._digests:
+            self._digests[name] = digests(feed)
+        found = [self._places[owner] for owner in owners]
+        return ServedShare(
+            feed=name,
+            share=feed.share[0],
+            shares=feed.share[1],
+            partitions=feed.partitions,
+            server=Path(self._config.directory).name,
+            declaration=self._digests[name],
+            workers=tuple(of.get(reached) or next(iter(of.values())) for of in found),
+            waiting="; ".join(filter(None, map(self._away, owners)))[:1000],
+        )
+
+    def _away(self, worker: int) -> str:
+        """Return why a worker may not answer, in words; "" where it should."""
+        if worker in self._dead:
+            return "the worker is being started"
+        try:
+            if worker not in self._diaries:
+                diary = Path(self._config.directory, f"diary-{worker}")
+                self._diaries[worker] = DiaryReader(str(diary))
+        except OSError:  # no descriptor or no memory is left for an explanation
+            return ""
+        return long_inside(worker, self._diaries[worker].read())
 
     def _on_command(self, connection: bytes, command: Command, key: str | None) -> None:
         """Pass a command to the supervisor: any peer that may train may command."""
@@ -278,7 +258,8 @@ class Locator:
     # The supervisor
 
     def _locate(self, worker: int, places: Mapping[str, str]) -> None:
-        self._served.located(worker, places)
+        self._places[worker] = dict(places)
+        self._dead.discard(worker)
         self._answer_held()
 
     def _fail(self, code: str, text: str) -> None:

@@ -62,9 +62,9 @@ def test_any_batch_of_any_partition_is_made_again(
             DRAWN.declaration(), (), BadRecords(), IndexCache(None), 3, partition
         ) as here:
             sample = next(here.batches(number))
-            assert (sample.number, sample.bucket) == (number, seen[partition, number][1])
+            assert (sample.made.number, sample.made.bucket) == (number, seen[partition, number][1])
             assert sample.columns["i"].tolist() == seen[partition, number][0]
-            assert sample.nbytes > 0 and sample.seconds > 0
+            assert sample.made.nbytes > 0 and sample.seconds > 0
     (tmp_path / "feeds.py").write_text("from tests.unit.cli.test_local import DRAWN as drawn")
     asked = ["preview", f"{tmp_path}/feeds.py:drawn", "--partitions", "3"]
     assert main([*asked, "--partition", "2", "--batch", "7"]) == 0
