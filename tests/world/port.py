@@ -69,6 +69,9 @@ class Port:
     def left(self, session):
         self.log.append(("leave", session))
 
+    def make(self, partition, slot, epoch, most):
+        return None
+
     def gone(self, batch):
         self.freed.append(batch)
 

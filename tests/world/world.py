@@ -15,7 +15,7 @@ from random import Random
 
 from headrace.machine.trainer import Trainer
 from headrace_proto.step_messages import Get, Given
-from headrace_server.leasing.desk import SESSIONS, Desk
+from headrace_server.leasing.desk import SESSIONS, Desk, Work
 from headrace_server.leasing.words import Batch, Greeting, Outlook
 
 from . import port
@@ -125,6 +125,7 @@ class Owner:
         of = range(number, world.config.partitions, count)
         journal = world.journal
         self.slab, self.port = Slab(world.config.room), port.Port()
+        self.port.make = self.make_at_once
         self.partitions = {p: world.partition(p, journal.of(p), self.slab) for p in of}
         if world.config.guard:
             self.partitions = {p: Guarded(one) for p, one in self.partitions.items()}
@@ -207,8 +208,8 @@ class Owner:
         )
 
     def after(self):
-        self.send()
         self.note()
+        self.send()
         if not self.working:
             self.working = True
             self.world.later(self.world.random.random() * 0.01, self.work)
@@ -303,6 +304,12 @@ class Owner:
         most = config.room + rounds + len(self.trainers) + self.returned
         law(batches <= most, f"{batches} batches in a room of {config.room}")
         return made
+
+    def make_at_once(self, partition, slot, epoch, most):
+        if self.world.random.random() < 0.5:
+            return None
+        made = self.make(Work(partition, slot, epoch, most=most))
+        return None if isinstance(made, Outlook) else made
 
     def made(self, work, made):
         if self.alive:

@@ -1,8 +1,8 @@
 """The desk of one feed at one owner: it decides which trainer gets which batch.  A pure machine.
 
-    ask() ─► cell.asking[slot, epoch] ─┬─ a batch is in cell.heaps[slot] ──────► a lease, port.give
-                                       └─ next_work() ─► partition.make() ─► made() ─► the same
-                                                             └─► port.idle, port.over
+    ask() ─┬─ a batch is in cell.heaps[slot], or port.make makes it ───────► a lease, port.give
+           └─► cell.asking ─► next_work() ─► partition.make() ─► made() ─► the same
+                                                 └─► port.idle, port.over
     commit() ─► partition.commit() ─► port.committed ─► stored() ─► port.answer
     returned, or its trainer left ─► the heap again, before all newer batches
 
@@ -265,7 +265,7 @@ class Desk:
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
         self._beyond: _Wanted | None = None  # of _todo: first, beyond the memory
-        self._paused = False
+        self._paused, self._shut = False, True  # the latter while it recovers, too
         # An earlier life
         self._known = dict(known or {})
         self._greeted: dict[bytes, Greeting] | None = {}
@@ -338,7 +338,7 @@ class Desk:
         hellos = [*self._greeted.values()]
         for name in self._known.keys() - self._greeted.keys():
             self._left(name)
-        self._greeted = None
+        self._greeted, self._shut = None, self._paused
         others = [hello for hello in hellos if not self._goes_on(hello)]
         self._admit(hello for hello in hellos if self._goes_on(hello))
         self._known.clear()
@@ -766,17 +766,14 @@ class Desk:
         cell.one.leave(session.slot, since)
         self._look(cell)
 
-    def _grant(
-        self, session: _Session, request: int, cell: _Cell, batch: Batch, more: bool = False
-    ) -> None:
+    def _grant(self, session: _Session, request: int, cell: _Cell, batch: Batch) -> None:
         self._token = token = self._token + 1
         lease = session.leases[token] = _Lease(token, batch, session, cell, request, self._now)
-        self._send(lease, more)
+        self._send(lease)
 
-    def _send(self, lease: _Lease, more: bool = False) -> None:
-        """Send a leased batch.  ``more``: a later one of its slot is made, too."""
+    def _send(self, lease: _Lease) -> None:
         batch, session, cell = lease.batch, lease.session, lease.cell
-        live = more or bool(self.world) or not self._lanes or cell.one.live(batch.slot)
+        live = not self._lanes or bool(self.world) or cell.one.live(batch.slot)
         if not live:  # a batch that is sent again may have later ones of its lanes
             leases = session.leases.values()
             later = any(of.cell is cell and of.batch.turn > batch.turn for of in leases)
@@ -916,28 +913,46 @@ class Desk:
             raise ProtocolError(
                 f"more than {self._most_open} requests, batches and commits are open"
             )
-        latest = session.latest
-        for get in gets:
-            if get.partition not in self._cells:
-                raise ProtocolError(f"partition {get.partition} is not of this owner")
-            if get.request <= latest:
-                raise ProtocolError(f"request {get.request} comes after {latest}: numbers grow")
-            latest = get.request
+        latest, cells = session.latest, self._cells
+        for number, partition, _ in gets:
+            if partition not in cells:
+                raise ProtocolError(f"partition {partition} is not of this owner")
+            if number <= latest:
+                raise ProtocolError(f"request {number} comes after {latest}: numbers grow")
+            latest = number
         session.latest = latest
-        for get in gets:
-            self._ask(session, get.request, self._cells[get.partition], get.epoch)
+        left = len(gets)
+        alike = left == 1 or len({get[1:] for get in gets}) == 1
+        for number, partition, epoch in gets:
+            self._ask(session, number, cells[partition], epoch, left if alike else 1)
+            left -= 1
 
-    def _ask(self, session: _Session, number: int, cell: _Cell, epoch: int) -> None:
-        slot = session.slot
-        queue = cell.asking.get((slot, epoch))
-        if queue is None:
+    def _ask(self, session: _Session, number: int, cell: _Cell, epoch: int, alike: int = 1) -> None:
+        """Take a request, the first of so many that are ``alike``.
+
+        Answer it at once if its batch is there, or is the next to be made and that takes a moment.
+        """
+        slot, asking = session.slot, cell.asking
+        if (slot, epoch) not in asking:
             heap = cell.heaps.get(slot)
+            others = heap or asking or cell.ordered or cell.remakes or self._busy
+            if not (others or self._todo or self._held_up or self._shut):
+                made = self.port.make(cell.number, slot, epoch, alike)
+                if made and made[0].slot == slot:
+                    for batch in made[1:]:
+                        self._push(cell, batch)
+                    cell.over.pop(slot, None)
+                    self._grant(session, number, cell, made[0])
+                    return
+                for batch in made or ():
+                    self._push(cell, batch)
+                heap = cell.heaps.get(slot)
             if heap and heap[0][0][0] <= epoch and self._is_open(cell, slot):
                 self._grant(session, number, cell, self._pop(cell, heap))
                 return
-            queue = cell.asking[slot, epoch] = deque()
+            asking[slot, epoch] = deque()
         request = session.asked[number] = _Request(session, number, cell, epoch)
-        queue.append(request)
+        asking[slot, epoch].append(request)
         self._todo[cell, slot, epoch] = None
 
     def withdraw(self, name: bytes, requests: Iterable[int]) -> None:
@@ -952,7 +967,7 @@ class Desk:
 
     def _is_open(self, cell: _Cell, slot: Slot) -> bool:
         """Return whether the next batch of a partition may be handed out now."""
-        if self._paused or self._greeted is not None:
+        if self._shut:
             return False
         if slot in cell.remakes:
             heap = cell.heaps.get(slot)
@@ -996,7 +1011,7 @@ class Desk:
 
     @paused.setter
     def paused(self, paused: bool) -> None:
-        self._paused = paused
+        self._paused, self._shut = paused, paused or self.recovering
         if not paused:
             for cell in self._cells.values():
                 self._look(cell)
@@ -1077,7 +1092,7 @@ class Desk:
         self._again = False
         if self._behind_orders:
             return Work(self._behind_orders.pop().number, ANYONE, FOREVER)
-        while self._todo and self._greeted is None and not self._paused:
+        while self._todo and not self._shut:
             wanted = self._beyond if self._beyond in self._todo else next(iter(self._todo))
             cell, slot, epoch = wanted
             del self._todo[wanted]
@@ -1111,7 +1126,7 @@ class Desk:
 
         The caller calls this when ``next_work`` has returned None.
         """
-        if self._greeted is not None or self._paused or self._full:
+        if self._shut or self._full:
             return None
         behind = self._behind
         while behind:
@@ -1147,9 +1162,7 @@ class Desk:
             self._write("made", cell)
         if isinstance(made, list):
             for batch in made:
-                more = batch is not made[-1]
-                if not (work.asked and self._answers(cell, work, batch, more)):
-                    self._push(cell, batch)
+                self._push(cell, batch)
         if remade:
             self._note_remade(cell)
         if one.gone:
@@ -1184,27 +1197,6 @@ class Desk:
             call(*arguments)
         if cell.asking:
             self._serve(cell)
-
-    def _answers(self, cell: _Cell, work: Work, batch: Batch, more: bool) -> bool:
-        """Give a new batch to the request for it, if nothing else waits there; return whether."""
-        slot, epoch = work.slot, work.epoch
-        if batch.slot != slot or batch.turn[0] > epoch or len(cell.asking) > 1:
-            return False
-        queue = cell.asking.get((slot, epoch))
-        if cell.one.ahead or cell.heaps.get(slot) or not queue or queue[0].gone:
-            return False
-        if not self._is_open(cell, slot):
-            return False
-        request = queue.popleft()
-        if not queue:
-            del cell.asking[slot, epoch]
-        cell.over.pop(slot, None)
-        cell.ended = False
-        session = request.session
-        del session.asked[request.number]
-        session.idle -= request.idle
-        self._grant(session, request.number, cell, batch, more)
-        return True
 
     @staticmethod
     def _note_remade(cell: _Cell) -> None:

@@ -256,6 +256,12 @@ class Port(Protocol):
     ) -> None:
         """Answer commits; ``faults``: token, code and text of those that were refused."""
 
+    def make(self, partition: int, slot: Slot, epoch: int, most: int) -> list[Batch] | None:
+        """Have a partition make up to so many batches, if that takes a moment.
+
+        None, or no batch: the desk returns it as the next work.
+        """
+
     # To be stored.  ``Desk.stored`` counts these calls by partition, the last two as of SESSIONS.
 
     def committed(self, partition: int, token: Token, rows: int) -> None:

@@ -65,11 +65,14 @@ _MOST_UNMARKED = 32
 
 
 @dataclass(slots=True, eq=False)
-class Untaken:
-    """The batches of a feed that are made and that no trainer has got."""
+class Made:
+    """Counts of a feed's batches that were made, and of those that no trainer has got."""
 
-    count: int = 0
-    nbytes: int = 0
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    untaken: int = 0
+    untaken_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +84,7 @@ class Body:
     columns: bytes = b""  # the same as messages describe it, once they do
     segment: bytes = b""  # its name in messages; b"" before
     crowded: bool = False  # whether the slab was short of room then
-    untaken: Untaken | None = None  # the counts of its feed, once it has any
+    made: Made | None = None  # the counts of its feed, once it is among them
     pins: int = 0  # number of those who read them
     gone: bool = False  # whether the desk needs them no more
     taken: bool = False  # whether a trainer got them

@@ -9,7 +9,7 @@ maps it, or a message that is being sent, pins it until then and beyond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
@@ -17,7 +17,7 @@ from headrace_proto.step_messages import pack_columns
 
 from ..leasing.words import Batch
 from ..making.slab import Slab
-from ..partition.partition_run import Body, Untaken
+from ..partition.partition_run import Body, Made
 
 #: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
@@ -28,51 +28,50 @@ _MOST_KNOWN = 64
 class Blocks:
     """The blocks of all batches of one worker."""
 
-    def __init__(
-        self, slab: Slab, feeds: Iterable[str], freed: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, slab: Slab, freed: Callable[[], object] = lambda: None) -> None:
         """``freed`` is called when memory was freed."""
         self._slab = slab
         self._freed = freed
-        self.untaken = {feed: Untaken() for feed in feeds}
         #: Packed columns, by identity of slots.
         self._known: dict[int, tuple[Sequence[Slot], bytes]] = {}
 
-    def placed(self, feed: str, batch: Batch) -> bool:
-        """Describe a batch's body for messages; return False if it was described before.
+    def placed(self, made: Made, batch: Batch) -> None:
+        """Describe a batch's body for messages, and count it in ``made``, if it is new.
 
         ProtocolError if it has too many columns.
         """
-        body, untaken = batch.body, self.untaken[feed]
+        body = batch.body
         if body.segment:  # it was dealt anew
-            return False
-        body.columns, body.crowded = self._columns_of(body.slots), self._slab.crowded
-        body.segment, body.untaken = self._slab.name_in_messages(body.block), untaken
-        untaken.count += 1
-        untaken.nbytes += batch.nbytes
-        return True
+            return
+        known = self._known.get(id(body.slots))
+        body.columns = (
+            known[1] if known and known[0] is body.slots else self._columns_of(body.slots)
+        )
+        body.crowded, body.made = self._slab.crowded, made
+        body.segment = self._slab.name_in_messages(body.block)
+        made.batches += 1
+        made.rows += batch.rows
+        made.bytes += batch.nbytes
+        made.untaken += 1
+        made.untaken_bytes += batch.nbytes
 
     def taken(self, batch: Batch) -> None:
-        """Note that a trainer gets a batch."""
+        """Note that a trainer gets a batch, for the first time."""
         body = batch.body
-        if not body.taken:
-            body.taken = True
-            body.untaken.count -= 1
-            body.untaken.nbytes -= batch.nbytes
+        body.taken = True
+        body.made.untaken -= 1
+        body.made.untaken_bytes -= batch.nbytes
 
     def _columns_of(self, slots: Sequence[Slot]) -> bytes:
-        """Return the columns as a message has them."""
-        known = self._known.get(id(slots))
-        if known is None or known[0] is not slots:
-            columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
-            if len(slots) > _MANY_COLUMNS:
-                given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns)
-                FROM_SERVER.encode(Give(0, (given,)))
-            known = slots, pack_columns(columns)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[id(slots)] = known
-        return known[1]
+        """Return the columns as a message has them, and remember them."""
+        columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+        if len(slots) > _MANY_COLUMNS:
+            given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns)
+            FROM_SERVER.encode(Give(0, (given,)))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[id(slots)] = slots, packed = slots, pack_columns(columns)
+        return packed
 
     def pin(self, batch: Batch) -> None:
         """Keep the bytes of a batch until ``unpin``."""

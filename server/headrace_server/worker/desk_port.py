@@ -2,6 +2,7 @@
 
     desk ── give, answer, idle, over ──► outbox ─► trainers
          ── welcome, refuse, unknown ──► reception
+         ── make ──────────────────────► partitions
          ── committed, changed ────────► stores of partitions ── stored ─► desk
          ── joined, left ──────────────► a note in the store of the first partition
          ── gone ──────────────────────► blocks
@@ -19,7 +20,7 @@ from headrace_proto.codec import pack
 from headrace_proto.messages import Idle, Over, Unknown
 
 from ..leasing.desk import SESSIONS
-from ..leasing.words import Batch, Token, Turn
+from ..leasing.words import Batch, Slot, Token, Turn
 
 if TYPE_CHECKING:
     from .served_feed import ServedFeed
@@ -36,7 +37,7 @@ class DeskPort:
         self._board, self._feed, self._name = board, feed, feed.name
         self._outbox, self._partitions = board.outbox, feed.partitions
         self._named = board.outbox.sessions.named
-        self._stores = board.partitions.stores
+        self._work, self._stores = board.partitions, board.partitions.stores
         self._first = next(iter(feed.partitions.values()))
         self._sessions = 0  # joins and leaves
         self.gone = board.partitions.blocks.gone
@@ -82,6 +83,13 @@ class DeskPort:
     ) -> None:
         if (found := self._named(self._name, session)) is not None:
             self._outbox.answer(found, committed, stale, faults)
+
+    # To partitions
+
+    def make(self, partition: int, slot: Slot, epoch: int, most: int) -> list[Batch] | None:
+        if not self._outbox.gathers():
+            return None
+        return self._work.make_at_once(self._partitions[partition], slot, epoch, most)
 
     # To stores
 

@@ -44,6 +44,8 @@ from .sessions import Session, SessionTable
 
 logger = logging.getLogger("headrace.trainers")
 
+#: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
+_GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 #: Maximum number of batches in one Give; more may not fit a header.
 _PER_MESSAGE = 16
 #: Maximum number of answers to commits in one message, and of faults among them, …
@@ -88,6 +90,8 @@ class Outbox:
         self.lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
         self._due = inf  # … the first of them
+        self._gather_until = 0.0
+        self._gathered_bytes = 0
 
     def send(self, identity: bytes, message: object) -> bool:
         """Send a message to a connection; return False where that is gone."""
@@ -116,10 +120,23 @@ class Outbox:
         if batch.body is None:  # an earlier life has made it, and the trainer has it
             logger.error("%s waits for batch %s, which is not here", session.who, batch)
             return
-        self.blocks.taken(batch)
+        if not batch.body.taken:
+            self.blocks.taken(batch)
         self.blocks.pin(batch)
-        session.tally.sent(batch.rows, batch.nbytes)
-        self.tell(session, (request, token, batch, live))
+        tally, nbytes = session.tally, batch.nbytes
+        tally.batches += 1
+        tally.rows += batch.rows
+        tally.bytes += nbytes
+        self._gathered_bytes += nbytes
+        session.line.append((request, token, batch, live))
+        self.lines[session] = None
+
+    def gathers(self) -> bool:
+        """Return whether the batches that wait to be sent can wait for one more."""
+        now = time.monotonic()
+        if not self.lines:
+            self._gather_until, self._gathered_bytes = now + _GATHER_S, 0
+        return now < self._gather_until and self._gathered_bytes < _GATHER_BYTES
 
     def _map_again(self, session: Session, token: int) -> None:
         """Note that a batch is sent again, which a trainer may read in memory."""

@@ -42,7 +42,7 @@ from ..process.worker_diary import long_inside
 from .commits import Stores
 from .outbox import Outbox
 from .partitions import Events, Life, Partitions, Poll
-from .served_feed import ServedFeed
+from .served_feed import Part, ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Switchboard
 
@@ -66,8 +66,6 @@ _SENDING_S = 0.01
 _LATE_S = 0.02
 #: … and checks that at this interval.
 _LOOK_S = 0.05
-#: A batch waits for others to leave with it, at most so long and up to bytes that caches hold.
-_GATHER_S, _GATHER_BYTES = 0.001, 6 << 20
 #: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
 
@@ -183,41 +181,34 @@ class Owner:
                 self._switchboard.open(feed)
             self._switchboard.act()
 
-    def _make(self, feed: ServedFeed, work: Work) -> None:
-        """Make what is wanted next; go on while the first batch can wait for the others.
+    def _make(self, part: Part, work: Work) -> None:
+        """Make what is wanted next; go on while the batches can wait for others.
 
         A step that reads nothing is short, so the porter need not have the lock meanwhile.
         """
-        partitions, switchboard = self._partitions, self._switchboard
-        if self._outbox.lines:  # else ready batches would wait for those made next
-            self._outbox.flush()
-        began = time.monotonic()
-        until, nbytes = began + _GATHER_S, 0
+        partitions, switchboard, outbox = self._partitions, self._switchboard, self._outbox
+        if outbox.lines:  # else ready batches would wait for those made next
+            outbox.flush()
         while True:
-            reads = partitions.may_read(feed, work)
+            reads, began = partitions.may_read(part), time.monotonic()
             if reads:
                 self._send_out()
                 self._store()
-                feed.desk.begin(work)
-                made = self._step(partitions.make_meanwhile, feed, work)
+                part.feed.desk.begin(work)
+                made = self._step(partitions.make_meanwhile, part, work)
             else:
-                made = partitions.make(feed, work)
+                made = partitions.make(part, work)
             now = time.monotonic()
-            took, began = now - began, now  # the next one takes as long
-            partitions.made(feed, work, made, now, took)
+            partitions.made(part, work, made, now, now - began)
             if reads:
                 self._catch_up()
-            found = None
-            if isinstance(made, list) and now + took < until and partitions.wanted:
-                for batch in made:
-                    nbytes += batch.nbytes
-                if nbytes < _GATHER_BYTES:
-                    found = partitions.next_work()
+            goes_on = not reads and isinstance(made, list) and outbox.gathers()
+            found = partitions.next_work() if goes_on else None
             if switchboard.waits:
                 switchboard.act()
             if found is None:
                 return
-            feed, work = found
+            part, work = found
 
     def _send_out(self) -> bool:
         """Send batches; then store commits if they are due; return whether they were.

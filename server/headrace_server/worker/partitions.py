@@ -31,7 +31,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
-from ..leasing.words import ANYONE, Batch, Order, Outlook
+from ..leasing.words import ANYONE, Batch, Order, Outlook, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
 from ..pipeline.declaration import Plain
@@ -123,7 +123,7 @@ class Partitions:
         )
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
-        self.blocks = Blocks(slab, feeds, self._freed)
+        self.blocks = Blocks(slab, self._freed)
         self._life_began = time.monotonic()
         self._report_at = 0.0
         #: Seconds by what it waits for.
@@ -140,10 +140,11 @@ class Partitions:
         self._lacks: dict[Part, str] = {}  # what their next batches lack, not yet told
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[Part, float] = {}  # that have nothing yet: the next look
+        self._now = time.monotonic()  # at the last tick
 
     # Work
 
-    def next_work(self) -> tuple[ServedFeed, Work] | None:
+    def next_work(self) -> tuple[Part, Work] | None:
         """Return the next step of all feeds; None if the worker has to wait."""
         for feed in self._order() if len(self.feeds) > 1 else self.feeds.values():
             if not feed.serves:
@@ -153,19 +154,12 @@ class Partitions:
             if work is None and desk.ahead and not self._rests(feed.name):
                 work = desk.work_ahead()
             if work is not None:
-                return feed, work
+                return feed.partitions[work.partition], work
         return None
-
-    @property
-    def wanted(self) -> bool:
-        """Whether ``next_work`` may return something."""
-        for feed in self.feeds.values():
-            if feed.serves and (feed.desk.wanted or feed.desk.ahead):
-                return True
-        return False
 
     def tick(self, now: float) -> None:
         """Look after what needs no look at each step.  Beats show that the worker goes on."""
+        self._now = now
         self._diary.beat()
         if now >= self._report_at:
             self.report()
@@ -192,12 +186,12 @@ class Partitions:
 
     def _rests(self, name: str) -> bool:
         """Return whether a feed rests, since it is far enough ahead."""
-        share, untaken = self._shares[name], self.blocks.untaken[name]
+        share, made = self._shares[name], self.feeds[name].counters.made
         most, most_bytes = share.most
         if share.rests:
             most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        enough = untaken.count >= most or untaken.nbytes >= most_bytes
-        share.rests = enough and untaken.count >= (1 if len(self.feeds) > 1 else 2)
+        enough = made.untaken >= most or made.untaken_bytes >= most_bytes
+        share.rests = enough and made.untaken >= (1 if len(self.feeds) > 1 else 2)
         return share.rests
 
     def _bounds(self, feed: ServedFeed) -> tuple[int, int]:
@@ -208,24 +202,32 @@ class Partitions:
             most_bytes = min(most_bytes, self._config.slab_bytes // (2 * len(self.feeds)))
         return most, most_bytes
 
-    def may_read(self, feed: ServedFeed, work: Work) -> bool:
+    def may_read(self, part: Part) -> bool:
         """Return whether a step may read or call user functions, and so take long."""
-        part = feed.partitions[work.partition]
         return part.run.calls or part.run.reads_next or bool(part.earlier)
 
-    def make(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
+    def make(self, part: Part, work: Work) -> list[Batch] | Outlook | None:
         """Take one step of a partition; None where its feed fails."""
-        part = feed.partitions[work.partition]
         try:
             return part.run.make(work.slot, work.epoch, work.beyond, work.most)
         except Exception as error:
             self.fail(part, error)
             return None
 
-    def make_meanwhile(self, feed: ServedFeed, work: Work) -> list[Batch] | Outlook | None:
+    def make_at_once(self, part: Part, slot: Slot, epoch: int, most: int) -> list[Batch] | None:
+        """Make batches if that takes a moment, and no other feed has its turn; else None."""
+        if self._at_work is not None or len(self.feeds) > 1 or self.may_read(part):
+            return None
+        try:
+            made = part.run.make(slot, epoch, False, most)
+        except Exception as error:
+            self.fail(part, error)
+            return None
+        return made if isinstance(made, list) and self._placed(part, made) else None
+
+    def make_meanwhile(self, part: Part, work: Work) -> list[Batch] | Outlook | None:
         """Take a step that may read, while the porter may use everything else."""
-        part = feed.partitions[work.partition]
-        self._at_work, self.stores.busy = feed, part
+        self._at_work, self.stores.busy = part.feed, part
         try:
             step = Step(self._diary, part)
             with step:
@@ -237,43 +239,42 @@ class Partitions:
         return made
 
     def made(
-        self,
-        feed: ServedFeed,
-        work: Work,
-        made: list[Batch] | Outlook | None,
-        now: float,
-        took_s: float,
+        self, part: Part, work: Work, made: list[Batch] | Outlook | None, now: float, took_s: float
     ) -> None:
         """Give the desk what a partition has made."""
         self._at_work = self.stores.busy = None
+        feed = part.feed
         if made is None or feed.failure is not None:
             return
-        part = feed.partitions[work.partition]
         if len(self.feeds) > 1:
             share = self._shares[feed.name]
             self._worked_s = max(self._worked_s, share.spent_s)
             share.spent_s = self._worked_s + took_s
-        if isinstance(made, list):
-            try:
-                for batch in made:
-                    if self.blocks.placed(feed.name, batch):
-                        feed.counters.on_made(batch)
-            except ProtocolError as error:
-                self.fail(part, error)
-                return
-            if made:
-                part.made_at = now
-                if self._lacks:
-                    self._lacks.pop(part, None)
-                part.waits = ""
-            elif not part.run.reads_next:  # it has read
-                feed.on_read(part)
-                self._note_wait(part, part.run.waits_for(), now)
-        else:
+        if isinstance(made, Outlook):
             self._note_outlook(part, made, now)
+        elif not self._placed(part, made):
+            return
+        elif not (made or part.run.reads_next):  # it has read
+            feed.on_read(part)
+            self._note_wait(part, part.run.waits_for(), now)
         feed.desk.made(work, made)
         if (not made or isinstance(made, Outlook)) and part.run.finished and not part.done:
             self._note_end(part)  # after a batch the next report does
+
+    def _placed(self, part: Part, made: list[Batch]) -> bool:
+        """Note new batches; return False where one has too many columns, so that its feed fails."""
+        try:
+            for batch in made:
+                self.blocks.placed(part.feed.counters.made, batch)
+        except ProtocolError as error:
+            self.fail(part, error)
+            return False
+        if made:
+            part.made_at = self._now
+            if self._lacks:
+                self._lacks.pop(part, None)
+            part.waits = ""
+        return True
 
     def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
         text = ""

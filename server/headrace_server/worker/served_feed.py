@@ -22,7 +22,7 @@ from headrace_proto.schema import Field, schema_to_wire
 from ..journal.journal import Journal
 from ..leasing.desk import Desk
 from ..leasing.words import Batch, Port
-from ..partition.partition_run import Run
+from ..partition.partition_run import Made, Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..watch.statuses import added
@@ -76,7 +76,7 @@ class Counters:
             "stale": 0,
             "expired": 0,
         }  # of the desk
-        self._made = {"batches": 0, "rows": 0, "bytes": 0}
+        self.made = Made()
         self._left = Tally().totals  # of sessions that have left
         self.before = 0  # batches that earlier lives have stored
 
@@ -86,13 +86,6 @@ class Counters:
         self.counts["batches"] += batches
         self.counts["rows"] += rows
 
-    def on_made(self, batch: Batch) -> None:
-        """Count a batch that was made."""
-        counts = self._made
-        counts["batches"] += 1
-        counts["rows"] += batch.rows
-        counts["bytes"] += batch.nbytes
-
     def on_left(self, tally: Tally) -> None:
         """Keep the counts of a session that has left."""
         self._left = added([self._left, tally.totals])
@@ -100,7 +93,8 @@ class Counters:
     def totals(self, present: Iterable[Tally]) -> dict[str, Plain]:
         """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
         sent = added([self._left, *(tally.totals for tally in present)])
-        return {**self.counts, "made": dict(self._made), **sent}
+        made = {"batches": self.made.batches, "rows": self.made.rows, "bytes": self.made.bytes}
+        return {**self.counts, "made": made, **sent}
 
 
 class ServedFeed:

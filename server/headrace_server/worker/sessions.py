@@ -55,12 +55,6 @@ class Tally:
     busy_s: float = 0.0
     awaited_s: float = 0.0  # for batches of this owner
 
-    def sent(self, rows: int, nbytes: int) -> None:
-        """Count a batch that is sent to it."""
-        self.batches += 1
-        self.rows += rows
-        self.bytes += nbytes
-
     @property
     def totals(self) -> dict[str, dict[str, Any]]:
         """Batches and bytes sent through shared memory and by wire, and refused saves."""

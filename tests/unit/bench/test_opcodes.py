@@ -18,12 +18,12 @@ from tests.bench import opcodes
 
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
-    "W1": (5150, 172, 2920, 89),
-    "W2": (7250, 186, 3080, 94),
-    "W4 arrival 0": (7930, 248, 5320, 167),
-    "W4 arrival 1": (7780, 241, 4900, 155),
-    "W4 lanes 2": (7180, 220, 4680, 149),
-    "W4 lanes 8": (6180, 186, 4030, 129),
+    "W1": (4960, 165, 2920, 89),
+    "W2": (6960, 176, 3080, 94),
+    "W4 arrival 0": (7130, 217, 5320, 167),
+    "W4 arrival 1": (6940, 207, 4900, 155),
+    "W4 lanes 2": (6690, 199, 4680, 149),
+    "W4 lanes 8": (5960, 178, 4030, 129),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05
