@@ -63,12 +63,12 @@ def check(options: Namespace) -> int:
     return exits.FAILED if any(one.problems for one in found) else exits.WELL
 
 
+@dataclass
 class _Noted(BadRecords):
-    """Counts bad records, and notes the texts of the first."""
+    """Counts bad records, and notes the texts of the first.  A copy notes its own."""
 
-    def __init__(self) -> None:
-        super().__init__(skip=True)
-        self.texts: list[str] = []
+    skip: bool = True
+    texts: list[str] = field(default_factory=list, init=False)
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + rows

@@ -195,7 +195,7 @@ class PaddedRows(Shape):
             return ragged_schema(fields, self.batch_size)
         padded = dict(fields)
         for name, sizes in self._pad_to.items():
-            if name in fields:
+            if name in fields and not size_fault(fields[name], sizes):  # ``facts`` refuses others
                 dims = fields[name].shape
                 given = (*sizes, *(None for _ in dims[len(sizes) :]))
                 shape = tuple(d if s is None else s for d, s in zip(dims, given, strict=True))

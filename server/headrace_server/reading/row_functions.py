@@ -171,8 +171,8 @@ def _misfit(value: Given, i: int, field: Field) -> str:
         row = row_of(value, i)
     except (ValueError, TypeError, IndexError) as error:
         return f"its row can not be taken out of its buffer: {error}"
-    text = misfit(row, field)
-    return text and f"{brief(row)} {text}"
+    text, shown = misfit(row, field), brief(row)
+    return text and (text if text.startswith(shown) else f"{shown} {text}")
 
 
 def _fitted(value: Given, field: Field) -> Column:
