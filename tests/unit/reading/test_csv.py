@@ -18,7 +18,7 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import StreamSource
 from tests.examples import some
-from tests.unit.readers import all_of, examples, opened, write
+from tests.unit.readers import all_of, opened, write
 
 TEXT = 'id,n,x,note\na,1,0.5,plain\nb,2,1,"two\nlines, ""quoted"""\n\nc,-3,nan,\n'
 
@@ -63,38 +63,18 @@ def test_a_written_file_is_read_from_any_position(
     assert all_of(reader) == [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
 
 
-BROKEN = [
-    (
-        "1,x",
-        "wrong_type",
-        r"record 1, byte \d+: row 2, column 'n': '1.5' is not an integer",
-        "1.5,y",
-    ),
-    ("1,x", "wrong_type", "'1_0' is not an integer", "1_0,y"),
-    ("1,x", "corrupt_record", "row 2 has 3 cells, and there are 2 columns", "2,y,z"),
-    ("1,x", "corrupt_record", "row 2: it is no CSV", '2,"y"z'),
-    ("1,x", "missing_feature", r"record 1.*column 'n': it is missing .*; give .* default", ",y"),
-    ("1,x", "wrong_type", "column 'n'.*int8", "300,y"),
-]
-
-
-@pytest.mark.parametrize(("first", "reason", "text", "second"), BROKEN)
-def test_a_bad_row_is_named_or_skipped(
-    tmp_path: Path, first: str, reason: str, text: str, second: str
-) -> None:
+def test_a_bad_row_is_named_or_skipped(tmp_path: Path) -> None:
     features = {"n": Feature("scalar", "int8"), "s": Feature("scalar", "bytes")}
-    path = write(tmp_path / "a.csv", f"n,s\n{first}\n{second}\n3,z\n")
-    with pytest.raises(DataError, match=text) as caught:
+    path = write(tmp_path / "a.csv", "n,s\n1,x\n2,y,z\n3,z\n")
+    text = f"{path}, record 1, byte 8: row 2 has 3 cells, and there are 2 columns"
+    with pytest.raises(DataError, match=text):
         opened("csv", path, features=features).read(0, b"", 9)
-    assert path in str(caught.value)
     bad = BadRecords(skip=True)
     reader = opened("csv", path, features=features, bad=bad)
     chunk, end = reader.read(0, b"", 9)
-    assert end is None
-    assert examples(chunk) == [{"n": 1, "s": b"x"}, {"n": 3, "s": b"z"}]
-    assert chunk.ordinals.tolist() == [0, 2]
-    assert bad.counts == {reason: 1}
-    assert len(all_of(reader)) == 2
+    assert end is None and chunk.ordinals.tolist() == [0, 2]
+    assert bad.counts == {"corrupt_record": 1}
+    assert all_of(reader) == [{"n": 1, "s": b"x"}, {"n": 3, "s": b"z"}]
 
 
 def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:

@@ -32,19 +32,6 @@ def endless(example):
         yield {"x": 1}
 
 
-def no_list(example):
-    return {"x": 1}
-
-
-def uneven(example):
-    return [{"x": 1}, {"x": 1} if example["x"] else {"y": 1}]
-
-
-def late(example):
-    yield {"x": 1}
-    raise RuntimeError("not this one")
-
-
 ONE = {"x": Field("int64")}
 
 
@@ -79,31 +66,6 @@ def test_rows_of_every_kind_of_column_come_out_in_order(counts):
         assert out.origin.record.tolist() == np.repeat(range(len(rows)), numbers_of).tolist()
         assert len(set(out.ordinals.tolist())) == len(out)
         assert run.counts.get("no_output", 0) == numbers_of.count(0)
-
-
-def test_an_example_whose_columns_differ_in_rows_is_bad():
-    fields = {"i": Field("int64", (None,)), "y": Field("int64", (None,))}
-    rows = [{"i": [1, 2], "y": [3, 4]}, {"i": [1], "y": [5, 6]}, {"i": [7], "y": [8]}]
-    run = stages_of(lambda p: p.unbatch(), fields)
-    with pytest.raises(DataError, match=r"a\.tfrecord, record 1: unbatch: column 'y' has 2 rows"):
-        run.apply(chunk_of(rows, fields), BadRecords())
-    bad = BadRecords(skip=True)
-    out = run.apply(chunk_of(rows, fields), bad)
-    assert out.columns["i"].tolist() == [1, 2, 7] and bad.counts == {"unequal_rows": 1}
-
-
-@pytest.mark.parametrize(
-    ("function", "text"),
-    [
-        (no_list, r"gave {'x': 1}, a dict; a flat_map gives a list"),
-        (uneven, r"record 1: flat_map function .*uneven as output 1 gave the columns \['y'\]"),
-        (late, r"record 0: flat_map function .* raised RuntimeError: not this one"),
-    ],
-)
-def test_an_example_with_a_wrong_output_is_bad(function, text):
-    run = stages_of(lambda p: p.flat_map(function), ONE)
-    with pytest.raises(DataError, match=text):
-        run.apply(numbers(1, 0), BadRecords())
 
 
 def test_a_function_without_an_end_and_too_many_rows_are_refused(monkeypatch):

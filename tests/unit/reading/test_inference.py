@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading import example_rows
 
@@ -29,21 +27,3 @@ def test_dimensions_that_differ_vary_and_numbers_widen() -> None:
         "e": Field("float32"),
         "f": Field("bool"),
     }
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ([{"a": 1}, {}, {"a": "x"}], "example 2, column 'a': 'x'"),
-        ([{"a": [1]}, {"a": 1}], "example 1, column 'a'"),
-        ([{"a": True}, {"a": 1}], "example 1, column 'a'"),
-        ([{"a": {"b": 1}}], "example 0, column 'a'"),
-        ([{"a": [[1], [1, 2]]}], "example 0, column 'a'.*declare the features"),
-        ([{"a": np.array("2020", "M8[D]")}], "example 0, column 'a'"),
-        ([{"": 1}], "example 0: '' is no name of a column"),
-        ([{3: 1}], "example 0: 3 is no name of a column"),
-    ],
-)
-def test_values_that_do_not_go_together_are_named(rows: list[dict], text: str) -> None:
-    with pytest.raises(DataError, match=text):
-        infer_fields(rows)
