@@ -167,7 +167,8 @@ class StateSource:
 
     def initial(self) -> np.ndarray:
         """Return the declared value; zeros for one that examples bring."""
-        return self.blank(1)[0] if self.constant is None else self.constant
+        zeros = self.blank(1)
+        return zeros.reshape(zeros.shape[1:]) if self.constant is None else self.constant
 
     def blank(self, n: int) -> np.ndarray:
         """Return an array of n values, all zero or empty."""
