@@ -71,25 +71,6 @@ def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(small: bool, ac
             assert feed and len(feed) == sum(1 for _ in feed) > 0
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda p: p.repeat().batch(2), "it repeats for ever"),
-        (lambda p: p.resample_at_rate(0.5).batch(2), "resample_at_rate may change how many"),
-        (lambda p: p.options(on_bad_example="skip").batch(2), "bad examples are skipped"),
-        (lambda p: p.bucket("x", 2, 11), "how many rows make a batch depends on the data"),
-    ],
-)
-def test_a_length_that_is_not_known_is_a_type_error_with_the_reason(
-    change: Any, reason: str
-) -> None:
-    with serving(change(hs.from_examples(EXAMPLES))) as server:
-        with headrace.connect(server.address) as feed:
-            with pytest.raises(TypeError, match=f"feed 'default' has no length: {reason}"):
-                len(feed)
-            assert feed
-
-
 @pytest.mark.parametrize("segmented", [False, True])
 def test_a_feed_that_ends_without_a_batch_logs_the_rows_that_it_drops(
     segmented: bool, capfd: pytest.CaptureFixture[str]

@@ -112,9 +112,6 @@ def test_packed_lanes_have_strings_and_contexts_of_each_example_and_its_initial_
                     texts[row, 0] = b"%d" % i
                     came.setdefault(i, []).append(batch.sequences["words"][row, step])
                 before[lane] = sums[row], texts[row, 0]
-            for name in ("next_key", "sequence", "sequence_count"):
-                with pytest.raises(AttributeError, match=rf"batch\.{name}: .*several examples"):
-                    getattr(batch, name)
             batch.save_state("sum", sums)
             batch.save_state("seen", texts)
     assert came == {one["i"]: [word.encode() for word in one["words"]] for one in given}
@@ -208,25 +205,6 @@ def test_packed_lanes_are_tensors_of_the_framework(framework: Any) -> None:
         assert batch.key[0][0] == b"number 0"
 
 
-def test_what_packed_lanes_have_is_an_attribute_error_elsewhere() -> None:
-    shape = hs.from_examples(worded(9, 9)).batch_sequences_with_states(
-        *("name", ["x"], [], None, {"s": np.int64(0)}), num_unroll=4, batch_size=3
-    )
-    with hs.run(shape) as server, connect(server) as feed:
-        batch = next(feed)
-        for name in ("segment_ids", "positions", "resets"):
-            with pytest.raises(AttributeError, match=rf"batch\.{name}: .*pack=True"):
-                getattr(batch, name)
-        with pytest.raises(AttributeError, match=r"batch\.initial_state: .*pack=True"):
-            batch.initial_state("s")
-        with pytest.raises(KeyError, match="is not a state"):
-            batch.initial_state("t")
-        with pytest.raises(AttributeError, match=r"batch\.lane: .* order='arrival'"):
-            _ = batch.lane
-        with pytest.raises(TypeError, match=r"no \['audio'\]: its columns are in batch\.sequences"):
-            batch["audio"]
-
-
 def test_an_example_that_is_too_long_is_bad_cut_or_dropped() -> None:
     source = hs.from_examples([{"x": np.arange(n)} for n in (4, 5, 2)])
     cut = source.pack(4, 1, too_long="cut", allow_smaller_final_batch=True)
@@ -247,7 +225,3 @@ def test_columns_that_only_reading_shows_are_refused_then() -> None:
     with pytest.raises(headrace.HeadraceError, match="packed columns differ in their steps: x 2"):
         with hs.run(uneven.pack(4, 1)) as server, connect(server) as feed:
             list(feed)
-    plain = hs.from_examples([{"i": 1}]).batch(1)
-    with hs.run(plain) as server, connect(server) as feed:
-        with pytest.raises(AttributeError, match="no packed rows"):
-            _ = next(feed).cu_seqlens

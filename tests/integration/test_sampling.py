@@ -10,7 +10,7 @@ import pytest
 
 import headrace_server as hs
 
-from .serving import connect, kill_worker, serving
+from .serving import connect, kill_worker
 
 SKEWED = [0.7, 0.2, 0.1]
 
@@ -60,30 +60,6 @@ def test_a_changed_target_holds_from_the_batch_that_is_told(tmp_path: Path, name
     assert old == {0} and new == {1, 2}
     target = [0, 0.5, 0.5]
     assert changes == [[[0, [1, 0, 0]], [since[partition], target]] for partition in (0, 1)]
-
-
-def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    source = of_classes(tmp_path, labels_of(3000)).repeat()
-    with serving(source.stratified_sample("y", [0.5, 0.5, 0], 8, [0.7, 0.3, 0])) as server:
-        with connect(server) as feed:
-            next(feed)
-            for probs, text in [
-                ([0.5, 0.5], "target_probs has 2 classes; there are 3"),
-                ([0.5, 0.5, 0.5], "target_probs sums to 1.5; it must sum to 1"),
-                ([1.5, -0.5, 0], r"target_probs\[1\]=-0.5; a probability is 0 or more"),
-                (
-                    [float("nan"), 1, 0],
-                    r"number 0 is nan, not between -1e\+100 and",
-                ),
-                ([0, 0, 1], r"init_probs\[2\]=0 but target_probs\[2\]=1"),
-                ([], "0 classes|sums to 0"),
-            ]:
-                with pytest.raises(ValueError, match=rf"set_target_probs\(\[.*\]\): .*{text}"):
-                    feed.set_target_probs(probs)
-            assert feed.set_target_probs([0.25, 0.75, 0])[0] > 0
-            next(feed)
-        (changes,) = server.stats()["default"]["classes"]["changes"]
-    assert [target for _, target in changes] == [[0.5, 0.5, 0], [0.25, 0.75, 0]]
 
 
 def test_partitions_that_have_ended_do_not_hinder_other_proportions() -> None:

@@ -102,30 +102,13 @@ def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path
             expected = [taken(next(feed))]
             with pytest.raises(headrace.ServerError, match="there is no snapshot 2026"):
                 joined(server, resume=absent)
-            with pytest.raises(ValueError, match="a token of feed 'x'; this one is 'default'"):
-                feed.load_state_dict({**absent, "feed": "x"})
             with pytest.raises(headrace.UnknownFeed):
                 joined(server, resume={**absent, "feed": "x"})
             expected += rest(feed)
-    with serving(plain()) as server, joined(server) as feed:
-        with pytest.raises(headrace.ServerError, match="has no state directory"):
-            joined(server, resume=absent)
-        with pytest.raises(
-            headrace.ServerError, match="a snapshot needs a server with a state_dir"
-        ):
-            feed.snapshot()
-        with pytest.raises(
-            headrace.ServerError, match="a snapshot needs a server with a state_dir"
-        ):
-            server.snapshot()
-        assert rest(feed) == expected
     with pytest.raises(ValueError, match="a token of feed 'x'; this server has default"):
         serving(plain(), state_dir=tmp_path, resume={**absent, "feed": "x"})
     with pytest.raises(headrace.ServerError, match="there is no snapshot"):
         serving(plain(), state_dir=tmp_path, resume=absent)
-    for given in ({"resume": absent}, {"snapshots": "file:///tmp/x"}, {"keep_snapshots": 3}):
-        with pytest.raises(ValueError, match="needs a state_dir"):
-            serving(plain(), **given)
 
 
 def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path: Path):

@@ -59,14 +59,6 @@ def test_batches_of_other_feeds_are_counted_over_all_partitions(workers: int) ->
         assert feed.stats() == {"ready": 0, "incomplete": 0, "in_flight": 0}
 
 
-def streams(feed: headrace.Feed) -> dict[int, list[int]]:
-    """Rows of the batches that are left, by partition."""
-    rows: dict[int, list[int]] = {}
-    for batch in feed:
-        rows.setdefault(batch.partition, []).append(batch.rows)
-    return rows
-
-
 NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(800)])
 
 
@@ -107,35 +99,6 @@ def test_buckets_have_a_size_each(sizes) -> None:
         since = feed.set_batch_size(sizes)[0]
         for batch in feed:
             assert batch.rows == (5 if batch.number < since else each[batch.bucket])
-
-
-def test_sizes_that_can_not_be_are_refused_and_change_nothing() -> None:
-    with hs.run({"plain": NUMBERS.batch(5)}) as server:
-        with connect(server) as feed:
-            wrong = [
-                (0, ValueError, "batch_size=0: give one size"),
-                ([4, -1], ValueError, r"batch_size=\[4, -1\]: .* each of at least 1"),
-                *(
-                    (wrong, TypeError, "is not an int, or a list of ints")
-                    for wrong in ([], True, 2.0, None, "4", [4, None], [[1]], np.ones(2), 2**70)
-                ),
-                ([4, 4], ValueError, r"set_batch_size\(\[4, 4\]\): there are 2 sizes"),
-                (2**21, ValueError, "batch_size=2097152 is too large"),
-                ([1] * 4097, ValueError, "at most 4096 sizes"),
-                ([2**20] * 4096, ValueError, "there are 4096 sizes"),
-            ]
-            for size, kind, text in wrong:
-                with pytest.raises(kind, match=text):
-                    feed.set_batch_size(size)
-            for probs in (None, 0.5, "half", ["a"], "01", b"01", {0: 0.5, 1: 0.5}, {0, 1}):
-                with pytest.raises(TypeError, match=r"^probs=.* is not a list of numbers"):
-                    feed.set_target_probs(probs)
-            for call in (feed.drain, lambda cancel: server.end("plain", cancel)):
-                with pytest.raises(TypeError, match=r"cancel='no' is not [Tt]rue or [Ff]alse"):
-                    call("no")
-            with pytest.raises(TypeError, match="force='no' is not true or false, but a str"):
-                server.restart("plain", force="no")
-            assert streams(feed) == {0: [5] * 160}
 
 
 def all_made(server: hs.Server, feed: str) -> bool:
@@ -229,25 +192,3 @@ def test_segments_of_partitions_that_go_on_change_their_size_where_others_have_e
                     feed.commit()
                     assert feed.set_batch_size(1) == {1: 2}
     assert rows == [2, 2, 2, *[1] * 8]
-
-
-def test_what_can_not_have_another_size_says_why_and_goes_on():
-    examples = of_counts([2] * 8)
-    feeds = {
-        "segments": chained(examples, batch_size=2, capacity=4),
-        "lanes": chained(examples, order="lanes", batch_size=2),
-        "ranks": chained(examples, batch_size=2),
-    }
-    refused: list[tuple[str, dict[str, int], Any, str]] = [
-        ("segments", {}, 5, "examples in flight, more than capacity=4"),
-        ("segments", {}, [1, 2], "there are 2 sizes; the feed has one size"),
-        ("segments", {}, 2**20 + 1, "more than|the most is 1048576"),
-        ("lanes", {}, 1, "a lane is a row of each batch"),
-        ("ranks", {"rank": 0, "world_size": 1}, 1, "ranks get blocks of one shape in every round"),
-    ]
-    with hs.run(feeds) as server:
-        for name, options, size, why in refused:
-            with connect(server, feed=name, prefetch=0, **options) as feed:
-                with pytest.raises(ValueError, match=rf"set_batch_size\(.*\): .*({why})"):
-                    feed.set_batch_size(size)
-                assert next(feed).rows == 2

@@ -88,27 +88,3 @@ def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
         gc.collect()
         assert time.monotonic() - started < PATIENCE_S
         other.close()
-
-
-def test_a_dataset_is_refused_where_it_could_not_work() -> None:
-    rows = hs.from_examples([{"key": f"{i}", "x": [1.0, 2.0]} for i in range(4)])
-    lanes = rows.batch_sequences_with_states(
-        *("key", ["x"], [], None, {"s": hs.zeros(())}, 1, 2),
-        order="lanes",
-        state_placement="trainer",
-    )
-    with serving({"plain": numbered(8), "lanes": lanes}) as server:
-        with (
-            connect(server, feed="lanes", framework="tf") as feed,
-            pytest.raises(ValueError, match="states of this feed stay with the trainer"),
-        ):
-            feed.as_dataset()
-        with connect(server, feed="plain") as feed:
-            with pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''):
-                feed.as_dataset()
-            with pytest.raises(TypeError, match="facts=None is not a list of names"):
-                feed.as_dataset(None)
-            with pytest.raises(ValueError, match="'label' is not a fact of the rows of this feed"):
-                feed.as_dataset(facts=["label"])
-            with pytest.raises(TypeError, match="tokens='no' is not True or False"):
-                feed.as_dataset(tokens="no")
