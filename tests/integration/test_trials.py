@@ -18,7 +18,6 @@ SHORT = {
     "faults": 0.1,
     "connections": 0.0003,
     "soak": 0.01,
-    "flips": 0.01,
     "hostile": 0.05,
     "messages": 0.01,
     "workers": 0.1,

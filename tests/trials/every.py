@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.scale import crowd, held, hosts
 
-from . import connections, endless, faults, flips, hostile, messages, power, soak
+from . import connections, endless, faults, hostile, messages, power, soak
 from .frame import Report, Setup
 
 __all__ = ["EVERY", "Trial"]
@@ -32,7 +32,6 @@ EVERY = {
         "15 min",
     ),
     "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "8 min"),
-    "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "2 min"),
     "soak": Trial("5 minutes at full speed: nothing grows", soak.run, "5 min"),
     "endless": Trial("a message without end: a limit ends it, no ack lost", endless.run, "1 min"),
     "connections": Trial(

@@ -83,44 +83,6 @@ def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
     assert [len(row["audio"]) for row in rows] == [2, 0, 4]
     assert [row["tags"] for row in rows] == [[b"a"], [b"b", b"c"], []]
     assert isinstance(reader.take(slice(0, 1)).columns["audio"], Ragged)
-    with pytest.raises(DataError, match=r"different numbers of examples.*by the option ragged"):
-        opened("npz", path)
-    with pytest.raises(DataError, match=r"there is no array 'nothing'; it has 'audio', "):
-        opened("npz", path, ragged={"audio": "nothing"})
-
-
-@pytest.mark.parametrize(
-    ("offsets", "text"),
-    [
-        (np.array([0, 2, 1]), "do not rise"),
-        (np.array([0, 9]), "at most 6"),
-        (np.array([-1, 2]), "do not rise"),
-        (np.array([2**63 - 1, -2]), "do not rise"),  # the difference is too large for 64 bits
-        (np.array([0, 2**64 - 2], np.uint64), "do not rise"),
-        (np.array([0.0, 2.0]), "integers"),
-        (np.empty(0, np.int64), "integers"),
-    ],
-)
-def test_offsets_that_lie_are_refused(tmp_path: Path, offsets: np.ndarray, text: str) -> None:
-    path = write(tmp_path / "a.npz", x=np.arange(6), o=offsets)
-    with pytest.raises(DataError, match=f"a.npz.*'x'.*{text}"):
-        opened("npz", path, ragged={"x": "o"})
-
-
-@pytest.mark.parametrize(
-    ("array", "text"),
-    [
-        (np.array([{}, 1], object), "'x': it holds Python objects"),
-        (np.array(["2020-01-01"], "M8[D]"), "'x': dtype .* is not one of"),
-        (np.zeros(2, [("a", "i4")]), "'x': dtype .* is not one of"),
-        (np.array(3), "'x': it is one number"),
-    ],
-)
-def test_arrays_that_are_no_examples_are_refused(
-    tmp_path: Path, array: np.ndarray, text: str
-) -> None:
-    with pytest.raises(DataError, match=text):
-        opened("npz", write(tmp_path / "a.npz", x=array))
 
 
 def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:

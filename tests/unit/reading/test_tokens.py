@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,22 +64,6 @@ def test_windows_and_lanes_are_slices_of_their_file(
     assert all(("targets" in row) == bool(shift) for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("array", "dtype", "text"),
-    [
-        (np.arange(4.0), None, r"holds float64 of shape \[4\]; tokens are integers \[n\]"),
-        (np.ones((2, 2), "int32"), None, r"holds int32 of shape \[2, 2\]"),
-        (np.arange(9, dtype="int32"), "uint16", "holds int32, and dtype=uint16 was declared"),
-    ],
-)
-def test_an_array_that_holds_no_tokens_is_refused(
-    tmp_path: Path, array: Any, dtype: Any, text: str
-) -> None:
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match=text):
-        opened(hs.read_tokens(tmp_path / "a.npy", dtype, window=2))
-
-
 def test_files_of_another_size_or_dtype_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"abc")
     with pytest.raises(DataError, match="has 3 bytes, which are no whole number of uint16"):
@@ -89,22 +72,3 @@ def test_files_of_another_size_or_dtype_are_refused(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", np.arange(9, dtype=name))
     with pytest.raises(DataError, match=r"int64\.npy holds int64, and .*int32\.npy int32"):
         opened(hs.read_tokens(str(tmp_path / "*.npy"), window=2))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({}, ValueError, "window=None and lanes=None: exactly one"),
-        ({"window": 2, "lanes": 2}, ValueError, "window=2 and lanes=2: exactly one"),
-        ({"window": 0}, ValueError, "window=0 is too small"),
-        ({"lanes": 2**21}, ValueError, "lanes=2097152 is too large"),
-        ({"window": 2, "shift": -1}, ValueError, "shift=-1 is too small"),
-        ({"window": 2.0}, TypeError, r"window=2\.0 is a float"),
-        ({"window": 2, "dtype": "float32"}, ValueError, "dtype='float32' is none of integers"),
-        ({"window": 2, "dtype": "what"}, TypeError, "dtype='what'"),
-        ({"window": 2, "dtype": None}, ValueError, "only .npy files say what they hold"),
-    ],
-)
-def test_a_wrong_call_is_refused(arguments: Any, error: Any, text: str) -> None:
-    with pytest.raises(error, match=text):
-        hs.read_tokens("a.bin", **{"dtype": "uint16", **arguments})
