@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,34 +74,6 @@ def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
     assert not ring.refresh() and caplog.text.count("no trainer is let in") == 1
     (keys / "away").rename(keys / "trainers")
     assert ring.refresh() and ring.names == ["alice"]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (
-            lambda keys: (keys / "server.secret").chmod(0o644),
-            r"server\.secret can be read by everybody \(mode 0644\): chmod 600 ",
-        ),
-        (lambda keys: (keys / "trainers").chmod(0o777), r"trainers can be written by everybody"),
-        (
-            lambda keys: shutil.copy(keys / "server.public", keys / "server.secret"),
-            r"server\.secret holds a curve-public",
-        ),
-        (
-            lambda keys: (keys / "server.secret").unlink(),
-            r"keys=.* has no server\.secret: headrace keygen",
-        ),
-        (lambda keys: shutil.rmtree(keys / "trainers"), "keys=.* has no directory trainers"),
-        (shutil.rmtree, "keys=.* is no directory: headrace keygen"),
-    ],
-)
-def test_a_server_does_not_start_with_keys_that_are_not_safe_or_not_there(
-    keys: Path, spoil: Callable[[Path], object], told: str
-):
-    spoil(keys)
-    with pytest.raises(ValueError, match=told):
-        KeyRing(keys)
 
 
 def test_a_shortage_of_descriptors_takes_no_key_away(
