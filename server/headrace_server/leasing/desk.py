@@ -269,7 +269,8 @@ class Desk:
         # An earlier life
         self._known = dict(known or {})
         self._greeted: dict[bytes, Greeting] | None = {}
-        self._newcomers: dict[bytes, Greeting] = {}  # ranks that wait for the present run's end
+        #: Those that do not go together with the present trainers, and wait for their end.
+        self._newcomers: dict[bytes, Greeting] = {}
         self._newcomers_since = 0.0  # when the last one came
         deals = [(one.run, one.world) for one in partitions.values()]
         #: Runs of ranks: the present one is the last, and those before it are over.  One that has a
@@ -423,17 +424,26 @@ class Desk:
         return hello.world != self.world or self.births.get(hello.rank, hello.birth) != hello.birth
 
     def _is_newcomer(self, hello: Greeting) -> bool:
-        """Return whether a rank has to wait for a sign of the others, or for their end."""
-        if hello.rank < 0 or hello.session in self.sessions:
+        """Return whether a trainer has to wait for a sign of the others, or for their end."""
+        if hello.session in self.sessions:
+            return False
+        if self._is_apart(hello):
+            return bool(self.sessions)
+        if hello.rank < 0:
             return False
         waits = hello.run not in self.runs if hello.run else self._is_new(hello)
         return waits and any(one.rank >= 0 for one in self.sessions.values())
 
-    def _look_at_newcomers(self, alive: bool = False) -> None:
-        """Settle what newcomers wait for: the present run is alive, or nobody is left of it.
+    def _is_apart(self, hello: Greeting) -> bool:
+        """Return whether a trainer has a rank where the feed's have none, or the reverse."""
+        return (hello.rank < 0) == bool(self.world)
 
-        If it is alive, those without a number join it, and the others are refused.  Else the run of
-        the process that began last begins, or a new one for all without a number.
+    def _look_at_newcomers(self, alive: bool = False) -> None:
+        """Settle what newcomers wait for: the present trainers are alive, or nobody is left.
+
+        If they are alive, ranks without a number join those, and the others are refused.  Else the
+        run of the process that began last begins, or a new one for all without a number.  If a run
+        begins, trainers without a rank are refused.
         """
         if not self._newcomers:
             return
@@ -446,18 +456,22 @@ class Desk:
         if not (alive or all(one.rank in unnamed for one in self.sessions.values())):
             return
         self._newcomers = {}
-        first = 0 if self.sessions else hellos[-1].run
-        joining = [hello for hello in hellos if hello.run == first]
-        if not alive:
-            self._deal(first or self._next_run(), joining[0].world)
-        for hello in joining:
-            hello.run = self.run
-        self._admit(joining)
-        for hello in hellos:
-            if hello not in joining and alive:
-                self.port.refuse(hello.session, *self._in_use(hello))
-            elif hello not in joining:
-                self._hear(hello)
+        apart = [hello for hello in hellos if self._is_apart(hello)]
+        if hellos := [hello for hello in hellos if hello not in apart]:
+            first = 0 if self.sessions else hellos[-1].run
+            joining = [hello for hello in hellos if hello.run == first]
+            if not alive:
+                self._deal(first or self._next_run(), joining[0].world)
+            for hello in joining:
+                hello.run = self.run
+            self._admit(joining)
+            for hello in hellos:
+                if hello not in joining and alive:
+                    self.port.refuse(hello.session, *self._in_use(hello))
+                elif hello not in joining:
+                    self._hear(hello)
+        for hello in apart:
+            self._admit([hello])
 
     def _in_use(self, hello: Greeting) -> tuple[str, str]:
         ranks = sorted(one.rank for one in self.sessions.values())
@@ -1385,8 +1399,8 @@ class Desk:
             reasons.append(f"{which} to {named(trainer.name)}{rank} for {now - oldest.since:.0f} s")
         if self._newcomers:
             reasons.append(
-                f"{len(self._newcomers)} ranks have begun again, and wait until one of those that "
-                "were here before gives a sign, or all of these are gone"
+                f"{len(self._newcomers)} trainers have come that do not go together with those of "
+                "before, and wait until one of these gives a sign, or all of them are gone"
             )
         if self._busy is not None:
             reasons.append(f"partition {self._busy.number} makes a batch")

@@ -110,9 +110,11 @@ def test_people_learn_who_holds_a_batch_for_how_long_and_what_is_paused():
 def test_people_learn_which_ranks_have_not_joined():
     at = At(plain(), A)
     at.desk.hello(Greeting(B, rank=1, world=3, run=1), 0.0)
+    assert "1 trainers have come" in at.desk.describe(0.0)
+    at.desk.seen(A, 1.0)
     assert "trainers without a rank use this feed" in str(at.desk.port.sent)
+    at.desk.hello(Greeting(B, rank=1, world=3, run=1), 1.0)
     at.desk.leave(A)
-    at.desk.hello(Greeting(B, rank=1, world=3, run=1), 0.0)
     assert at.desk.describe(0.0) == "2 ranks have not joined: 0, 2"
 
 
@@ -122,7 +124,7 @@ def test_ranks_that_begin_again_without_a_number_are_a_new_run_once_all_others_a
     assert ranks.runs() == {b"0-1": 1, b"1-1": 1}
     ranks.greet(1, birth=2)
     assert not ranks.runs(), "rank 0 may be alive"
-    assert "1 ranks have begun again" in ranks.desk.describe(0.0)
+    assert "1 trainers have come" in ranks.desk.describe(0.0)
     ranks.greet(0, birth=2)
     assert ranks.runs() == {b"0-2": 2, b"1-2": 2}
     ranks.greet(0, 1, 2, world=3, birth=3)
@@ -153,6 +155,22 @@ def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
     assert ranks.runs() == {b"0-2": 8, b"1-2": 8}
 
 
+def test_a_trainer_without_a_rank_waits_for_a_sign_of_the_ranks_or_their_end():
+    ranks = Ranks()
+    ranks.greet(0, 1, run=7)
+    ranks.runs()
+    ranks.greet(-1, birth=2, world=0)
+    ranks.desk.seen(b"0-1", 0.5)  # it may have died since
+    assert not ranks.runs() and not ranks.refused
+    ranks.desk.seen(b"0-1", 1.0)
+    assert not ranks.runs() and "world_size=2: connect with rank=" in str(ranks.refused)
+    ranks.greet(-1, birth=2, world=0)
+    ranks.desk.leave(b"0-1")
+    assert not ranks.runs()
+    ranks.desk.leave(b"1-1")
+    assert ranks.runs() == {b"-1-2": 0} and not ranks.desk.world
+
+
 def test_a_number_names_a_run_of_ranks_and_does_not_order_runs():
     ranks = Ranks()
     assert [ranks.begin(run, birth=run) for run in (900, 5, 1 << 61)] == [900, 5, 1 << 61]
@@ -167,7 +185,7 @@ def test_another_run_waits_for_a_sign_of_the_present_one_and_is_refused_then():
     ranks.runs()
     ranks.greet(0, run=3, birth=2, now=10.0)
     ranks.desk.seen(b"1-1", 10.5)  # it may have died since
-    assert not ranks.runs() and "1 ranks have begun again" in ranks.desk.describe(0.0)
+    assert not ranks.runs() and "1 trainers have come" in ranks.desk.describe(0.0)
     ranks.desk.seen(b"1-1", 11.0)
     assert not ranks.runs()
     (why,) = ranks.refused.values()
