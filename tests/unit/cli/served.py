@@ -18,7 +18,7 @@ from headrace_server.watch.watch import Watch
 
 from ..watch.watched import Watched
 
-__all__ = ["Served", "answering", "other", "served"]
+__all__ = ["Served", "answering", "served", "serving"]
 
 
 class Served(Watched):
@@ -74,12 +74,5 @@ def serving() -> Iterator[Served]:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def other() -> Iterator[Served]:
-    """Another server of the same feed."""
     with serving() as server:
         yield server

@@ -11,24 +11,15 @@ from typing import Any
 import pytest
 
 from headrace_proto.credentials import load_keys
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, NotAllowed, ServerError
-from headrace_proto.messages import FROM_SERVER, Answered, Refused, Unknown
+from headrace_proto.errors import DeadlineExceeded, NotAllowed
 from headrace_proto.token import SNAPSHOT
 from headrace_server.cli import main
 from headrace_server.cli.asking import ServerAt, snapshot_of_all
 from tests.patience import PATIENCE_S
 
-from .served import Served, answering, served
+from .served import Served, served
 
 __all__ = ["served"]
-
-
-def test_no_server_is_told_with_what_to_do():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]  # which nobody else gets meanwhile
-        with pytest.raises(ConnectionLost, match=rf"no server answers at .*:{port}: .*--address"):
-            ServerAt(f"tcp://127.0.0.1:{port}").status()
 
 
 def test_a_server_that_breaks_connections_off_or_does_not_answer_is_told(tmp_path: Path):
@@ -59,39 +50,6 @@ def test_a_server_that_breaks_connections_off_or_does_not_answer_is_told(tmp_pat
         pytest.raises(DeadlineExceeded, match=r"within 0\.2 s, and what was asked for may still"),
     ):
         ServerAt(f"tcp://127.0.0.1:{silent.getsockname()[1]}").ask("drain", 0.2)
-
-
-def test_what_a_terminal_would_obey_is_shown_and_not_done(
-    served: Served, capsys: pytest.CaptureFixture[str]
-):
-    served.fail("no\x1b[2J")
-    assert main(["snapshot", "--address", served.address]) == 1
-    assert "\\x1b[2J" in capsys.readouterr().err
-
-
-REFUSED = FROM_SERVER.encode(Refused("version", "install the same release"))
-#: Answers that are none, and the type of the error.
-ODD: dict[str, tuple[list[bytes], type[Exception], str]] = {
-    "no message": ([b"HTTP/1.1 400"], ServerError, "is no headrace server, or not of this release"),
-    "another message": ([FROM_SERVER.encode(Unknown(0))], ServerError, "no headrace server"),
-    "no result": ([FROM_SERVER.encode(Answered(0, 1))], ServerError, "no headrace server"),
-    "no JSON": ([FROM_SERVER.encode(Answered(0, 1)), b"[" * 10**5], ServerError, "no headrace"),
-    "refused": ([REFUSED], Exception, "tcp://127.0.0.1:[0-9]+: install the same release"),
-}
-
-
-@pytest.mark.parametrize("case", ODD)
-def test_an_answer_that_is_none_is_told_in_a_line(case: str):
-    frames, kind, says = ODD[case]
-    with answering(lambda _: frames) as address, pytest.raises(kind, match=says):
-        ServerAt(address).status()
-
-
-def test_the_keys_of_the_environment_are_used(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "none"))
-    assert main(["status", "--address", served.address]) == 2
 
 
 def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
