@@ -17,7 +17,6 @@ import headrace_server as hs
 from headrace_server.process.rundir import sweep
 from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
-from tests.waiting import waits_end_with
 
 from .processes import Process, serve, trainer
 from .serving import connect, serving, trainers_of
@@ -134,16 +133,6 @@ def test_a_killed_locator_ends_the_server_and_trainers_that_are_in_go_on_until_t
             for _ in feed:
                 pass
         feed.close()
-
-
-def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
-    with serving(numbered(8).batch(4)) as server:
-        with trainer(server.address, "--hold", "2") as holder:
-            holder.wait_for("holding")
-            leased = "a batch is leased to trainer"
-            with connect(server) as feed, waits_end_with(leased):
-                with pytest.raises(headrace.DeadlineExceeded, match=leased):
-                    next(feed)
 
 
 def test_no_lease_ends_because_the_server_stood_still():
