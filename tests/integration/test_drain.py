@@ -74,7 +74,7 @@ def test_a_stop_does_not_wait_for_a_feed_that_has_failed() -> None:
     """Batches in hand at the failure can not be committed any more."""
     pipeline = hs.from_examples([{"i": k} for k in range(6_000)]).map(fail_at_5900).batch(4)
     with hs.run(pipeline, partitions=4, workers=2) as server:
-        with connect(server) as feed, pytest.raises(headrace.DataError, match="5900"):
+        with pytest.raises(headrace.DataError, match="5900"), connect(server) as feed:
             for _ in feed:
                 pass
         assert server.drain(PATIENCE_S)
