@@ -33,10 +33,10 @@ _LONGEST_TEXT = 4000
 
 
 class Commands:
-    """The commands to one server.  ``order`` sends an order to one of its processes."""
+    """The commands to one server."""
 
-    def __init__(self, server: Supervisor, watch: Watch, order: Callable[..., None]) -> None:
-        self._server, self._watch, self._order = server, watch, order
+    def __init__(self, server: Supervisor, watch: Watch) -> None:
+        self._server, self._watch = server, watch
         self._places = threading.BoundedSemaphore(_MOST)
 
     def on_command(self, locator: int, number: int, **command: Plain) -> None:
@@ -57,7 +57,7 @@ class Commands:
 
     def _answer(self, number: int, content: str = "", code: str = "", text: str = "") -> None:
         answered = {"number": number, "content": content, "code": code, "text": text}
-        self._order(LOCATOR, order="commanded", **answered)
+        self._server.crew.order(LOCATOR, order="commanded", **answered)
 
     def carry_out(
         self, what: str, feed: str, key: str, name: str, whole: bool, cancel: bool, force: bool

@@ -6,7 +6,7 @@
                                                                    started
 
 One thread waits for deaths, and a few read the pipes of the children.  The lock is the
-supervisor's, which judges deaths.
+supervisor's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgpack
 
@@ -36,9 +37,11 @@ from ..pipeline.declaration import Plain
 from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
 from ..process.config import BEGINNING, RunConfig
-from ..process.worker_diary import Entry
 from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
 
 logger = logging.getLogger("headrace.server")
 
@@ -109,27 +112,13 @@ class Starts:
         return replace(self.config, term=next_term(self.config.term, self.config.share))
 
 
-@dataclass(eq=False)
 class Crew:
-    """All children of one server.
+    """All children of one server, which takes their reports and judges their deaths."""
 
-    ``begun`` and ``asked``: the start of a worker's life, and orders that it must answer.  ``born``
-    lists the children that may live, for an end without ``end``.  ``on_death`` gets a text, and of
-    a worker its post and its last entry.  ``give_up``: no next life can begin.
-    """
-
-    lock: threading.Condition
-    patience: Patience
-    starts: Starts
-    born: list[Child]
-    begun: Callable[[], Mapping[str, Plain]]
-    asked: Callable[[int], Iterable[Mapping[str, Plain]]]
-    on_event: Callable[[Child, Mapping[str, Plain]], None]
-    on_death: Callable[[str, Post | None, Entry | None], None]
-    give_up: Callable[[str], None]
-
-    def __post_init__(self) -> None:
-        self.clock = AwakeClock(2 * self.patience.look_s)  # of the watcher
+    def __init__(self, server: Supervisor, patience: Patience) -> None:
+        self._server, self.lock, self.starts = server, server.lock, server.starts
+        self.patience = patience
+        self.clock = AwakeClock(2 * patience.look_s)  # of the watcher
         self._closed = threading.Event()  # one start of the server has ended, and no next has begun
         self._closed.set()
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
@@ -204,8 +193,9 @@ class Crew:
 
     def _spawn(self, name: str, module: str, message: Mapping[str, Plain]) -> Child:
         config = msgpack.packb(message, default=to_extension)
-        child = Child(module, name, config, self.on_event, environment())
-        self.born[:] = [one for one in self.born if one.wait(0) is None] + [child]
+        child = Child(module, name, config, self._server.on_event, environment())
+        born = self._server.born
+        born[:] = [one for one in born if one.wait(0) is None] + [child]
         return child
 
     def _fill(self, post: Post) -> None:
@@ -221,11 +211,13 @@ class Crew:
                 "life": post.life,
                 "diary": post.diary_file.path,
                 "binds": worker_binds(*of_all, before=post.addresses, taken=config.taken),
-                **self.begun(),
+                **self._server.begun(),
             }
             child = post.child = self._spawn(post.name, "headrace_server.worker.worker", message)
             os.eventfd_write(self._wake, 1)
-            for values in self.asked(number):  # the life before may have died with them
+            for values in self._server.asks.unanswered(
+                number
+            ):  # the life before may have died with them
                 child.order(**values)
 
     def locate(self, post: Post, addresses: Sequence[str]) -> None:
@@ -253,11 +245,11 @@ class Crew:
         with self.lock:
             if post is None:
                 self._locator = None
-                self.on_death(words, None, None)
+                self._server.on_death(words, None, None)
                 return
             entry = post.vacate()
         self.order(LOCATOR, order="worker_died", worker=post.number)
-        self.on_death(words, post, entry)
+        self._server.on_death(words, post, entry)
 
     def begin_next(self, post: Post, words: str, wait_s: float = 0.0) -> None:
         """Begin a worker's next life after its death, which ``words`` describe."""
@@ -277,7 +269,7 @@ class Crew:
                 self.starts.begin(post.number)
                 post.begun, again_s = True, _BACKOFF_S
         except HeadraceError as error:
-            self.give_up(f"{post.words}\nThe next life can not begin: {error}")
+            self._server.feeds.give_up(f"{post.words}\nThe next life can not begin: {error}")
         except OSError as error:
             logger.warning(_NOT_NOW, post.name, error)
             post.refused, again_s = str(error), _RETRY_S
@@ -368,4 +360,4 @@ class Crew:
         except Exception as error:  # else a start would wait for workers that nobody starts
             logger.exception("the watch over the processes of the server has ended")
             text = f"its processes are not watched any more: {type(error).__name__}: {error}"
-            self.give_up(text)
+            self._server.feeds.give_up(text)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
-from ..journal.state_directory import StateDirectory
 from ..pipeline.declaration import Plain
 from ..process.config import TOUCHED, USED
 from ..process.worker_diary import Entry
@@ -54,7 +53,6 @@ class Feeds:
     lock: threading.Condition
     starts: Starts
     order: Callable[..., None]
-    durable: StateDirectory | None
 
     def __post_init__(self) -> None:
         self.events: deque[EventStatus] = deque(maxlen=_MOST_EVENTS)  # the newest first

@@ -93,10 +93,10 @@ class Server:
         state = "draining" if supervisor.draining else "running"
         if supervisor.failure is not None:
             state = "failed"
-        over = supervisor.outcome()
+        over = supervisor.feeds.outcome()
         feeds = [
             f"{name!r}" + ("" if name not in over else " failed" if over[name][0] else " ended")
-            for name in supervisor.feeds
+            for name in supervisor.feeds.names
         ]
         description = f"{'closed' if supervisor.stopped else state}; feeds: {', '.join(feeds)}"
         return f"<headrace_server.Server at {self.address}: {description}>"
@@ -189,7 +189,9 @@ class Server:
 
     def failed_feeds(self) -> dict[str, str]:
         """Return the feeds that have failed, with the reason."""
-        return {feed: text for feed, (code, text) in self._supervisor.outcome().items() if code}
+        return {
+            feed: text for feed, (code, text) in self._supervisor.feeds.outcome().items() if code
+        }
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came in time."""

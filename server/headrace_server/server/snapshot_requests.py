@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
-from headrace_proto.placement import WHOLE, Share
 from headrace_proto.token import Token
 
 from ..journal.snapshots import Shelf
-from ..journal.state_directory import StateDirectory
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
 
 logger = logging.getLogger("headrace.server")
 
@@ -36,34 +37,24 @@ class _Over(ServerError):
     """The workers to which something was requested have been replaced, or have ended."""
 
 
-@dataclass(eq=False)
 class SnapshotRequests:
     """Requests to the workers of a server, until all of them are replaced.
 
     ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
-    those of a trainer, which an owner reports.  ``term`` is that of the last start, ``ask`` returns
-    the answers of all owners to an order, and ``begin_next`` replaces all workers, with a feed as
-    it was prepared.  Without a state directory (``durable``) a feed can go back to its beginning
-    alone.
+    those of a trainer, which an owner reports.  Without a state directory a feed can go back to its
+    beginning alone.
     """
 
-    durable: StateDirectory | None
-    term: Callable[[], int]
-    ask: Callable[..., Mapping[int, Mapping[str, Plain]]]
-    order: Callable[..., None]
-    note: Callable[[str, str], None]
-    begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
-    share: Share = WHOLE
-    _over: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, server: Supervisor) -> None:
+        self._server, self._durable = server, server.durable
         self._places = threading.BoundedSemaphore(_MOST)
+        self._over = False
 
     def snapshot(
         self, feed: str, timeout_s: float, name: str = "", whole: bool = False
     ) -> dict[str, Plain]:
         """Take a snapshot, or this share of one; ``whole`` settles one that all shares have."""
-        if self.durable is None:
+        if self._durable is None:
             text = f"feed {feed!r}: a snapshot needs a server with a state_dir (--state-dir)"
             raise ServerError(text)
         making: Future[Token] = Future()
@@ -101,11 +92,11 @@ class SnapshotRequests:
 
     @property
     def _shelf(self) -> Shelf:
-        assert self.durable is not None  # owners refuse snapshots of other servers themselves
-        return self.durable.shelf
+        assert self._durable is not None  # owners refuse snapshots of other servers themselves
+        return self._durable.shelf
 
     def _copied(self, feed: str, name: str) -> Token:
-        index, servers = self.share
+        index, servers = self._server.config.share
         if servers > 1 and not name:
             raise ServerError(
                 f"this server has share {index}/{servers} of the feed, and a snapshot of one share "
@@ -117,11 +108,13 @@ class SnapshotRequests:
             return shelf.token(feed, name)
         name, directory = shelf.begin(feed, name)
         try:
-            answers = self.ask("copy", None, self._ended, feed=feed, directory=str(directory))
+            answers = self._server.ask_owners(
+                "copy", None, self._ended, feed=feed, directory=str(directory)
+            )
             for answer in answers.values():
                 if answer["code"]:
                     raise from_code(answer["code"], answer["text"])
-            return shelf.finish(feed, name, self.term())
+            return shelf.finish(feed, name, self._server.config.term)
         except BaseException:
             shelf.abandon(feed, name)
             raise
@@ -141,7 +134,9 @@ class SnapshotRequests:
                 code, text = code_of(error), str(error)
             if not self._over:  # else it asks the next lives
                 answered = {"session": session, "request": request, "value": token}
-                self.order(owner, order="snapshotted", code=code, text=text, **answered)
+                self._server.crew.order(
+                    owner, order="snapshotted", code=code, text=text, **answered
+                )
 
         in_thread(answer)
 
@@ -155,7 +150,9 @@ class SnapshotRequests:
                 return
             except Exception as error:
                 refusal = {"code": code_of(error), "text": str(error)}
-                self.order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+                self._server.crew.order(
+                    owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal
+                )
 
         in_thread(take_back)
 
@@ -167,13 +164,13 @@ class SnapshotRequests:
                 raise _Over(
                     f"feed {feed!r} was not taken back: all workers were replaced meanwhile"
                 )
-            term = 0 if self.durable is None else self.durable.prepare(config, snapshot)
+            term = 0 if self._durable is None else self._durable.prepare(config, snapshot)
             to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
             logger.warning("feed %r is taken back to %s", feed, to)
-            self.note("taken back", f"feed {feed!r} to {to}")
+            self._server.feeds.note("taken back", f"feed {feed!r} to {to}")
             return term
 
-        self.begin_next(feed, prepared)
+        self._server.take_back(feed, prepared)
 
     def close(self) -> None:
         self._over = True

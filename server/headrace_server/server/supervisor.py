@@ -73,32 +73,22 @@ class Supervisor:
         ``watch`` answers the commands that only ask.
         """
         self._pid = os.getpid()
-        self._born: list[Child] = []  # those that may live, for an end without stop()
-        self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
-        self._directory = directory
-        self._starts = Starts(replace(config, directory=str(directory.path)), durable)
+        self.born: list[Child] = []  # those that may live, for an end without stop()
+        self._finalizer = weakref.finalize(self, _abandon, directory, self.born, self._pid)
+        self.starts = Starts(replace(config, directory=str(directory.path)), durable)
         self._worker_memory_bytes = worker_memory_bytes
-        self._lock = threading.Condition()
+        self.lock = threading.Condition()
         self.stopped = False  # whether ``stop`` was called
         self._starting = threading.RLock()  # held while a start of the server begins or ends
         self._start_timeout_s = start_timeout_s
-        self._durable = durable
+        self.durable = durable
         self.addresses: list[str] = []
         self.draining = False  # whether nothing more is handed out
-        self._crew = Crew(
-            self._lock,
-            Patience(worker_timeout_s, max(worker_timeout_s, start_timeout_s)),
-            self._starts,
-            self._born,
-            begun=self._begun,
-            asked=lambda owner: self._asks.unanswered(owner),
-            on_event=self._on_event,
-            on_death=self._on_death,
-            give_up=lambda text: self._feeds.give_up(text),
-        )
-        self._feeds = Feeds(self._lock, self._starts, self._crew.order, durable)
-        self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
-        feeds = self._feeds
+        longest_s = max(worker_timeout_s, start_timeout_s)
+        self.crew = Crew(self, Patience(worker_timeout_s, longest_s))
+        self.feeds = Feeds(self.lock, self.starts, self.crew.order)
+        self.asks = Asks(self.lock, self._wait_for, self.crew.by_number, self._ended)
+        feeds = self.feeds
         self._reports: dict[str, Callable[..., None]] = {
             "keys_read": feeds.has_read_keys,
             "ready": self._listens,
@@ -110,8 +100,8 @@ class Supervisor:
             TOUCHED: partial(feeds.marked, TOUCHED),
             "over": feeds.over,
             "bad": feeds.bad,
-            "answer": self._asks.answer,
-            "command": Commands(self, watch or Watch(), self._crew.order).on_command,
+            "answer": self.asks.answer,
+            "command": Commands(self, watch or Watch()).on_command,
             "snapshot": lambda owner, **of: self._requests.on_snapshot(owner, **of),
             "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
         }
@@ -122,84 +112,73 @@ class Supervisor:
             raise
 
     @property
-    def _config(self) -> RunConfig:
-        return self._starts.config
+    def config(self) -> RunConfig:
+        return self.starts.config
 
     @property
     def failure(self) -> HeadraceError | None:
         """Why the server has failed; None while it runs."""
-        return self._feeds.failure
+        return self.feeds.failure
 
     # Start
 
     def _start(self, begin: Callable[[RunConfig], RunConfig]) -> None:
-        feeds, ended = self._feeds, self._ended
-        self._requests = self._new_requests()
-        self._crew.begin_locator(self._start_timeout_s)
-        if self._config.keys is not None:
-            self._crew.wait_until(
+        feeds, ended = self.feeds, self._ended
+        self._requests = SnapshotRequests(self)
+        self.crew.begin_locator(self._start_timeout_s)
+        if self.config.keys is not None:
+            self.crew.wait_until(
                 lambda: bool(feeds.keys_read or feeds.unusable),
                 ended,
                 "the locator to read its keys",
             )
             if feeds.unusable is not None:
                 raise feeds.unusable
-        self._starts.config = begin(self._config)
-        self._starts.begin_all()
-        self._crew.begin()
-        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the locator to start")
+        self.starts.config = begin(self.config)
+        self.starts.begin_all()
+        self.crew.begin()
+        self.crew.wait_until(lambda: bool(feeds.addresses), ended, "the locator to start")
         self.addresses = feeds.addresses
         opened, early = "the workers to open the sources", feeds.failed_early
-        self._crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)
+        self.crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)
         failure = early()
         if failure is not None:
             raise failure
 
-    def _new_requests(self) -> SnapshotRequests:
-        return SnapshotRequests(
-            self._durable,
-            term=lambda: self._config.term,
-            ask=self._ask_owners,
-            order=self._crew.order,
-            note=self._feeds.note,
-            begin_next=self.take_back,
-            share=self._config.share,
-        )
-
-    def _begun(self) -> dict[str, Plain]:
+    def begun(self) -> dict[str, Plain]:
         """Return the message that a life of an owner begins with."""
         return {
-            "suspects": self._feeds.deadly_rows.suspects(),
+            "suspects": self.feeds.deadly_rows.suspects(),
             "memory_bytes": self._worker_memory_bytes,
-            "begun": {"paused": self.draining, **self._feeds.begun()},
+            "begun": {"paused": self.draining, **self.feeds.begun()},
         }
 
     def _listens(self, locator: int, addresses: list[str]) -> None:
         """Note the public addresses, and tell the locator where the workers are."""
-        self._feeds.addresses = addresses
-        for post in self._crew.posts:
-            self._crew.locate(post, addresses)
+        self.feeds.addresses = addresses
+        for post in self.crew.posts:
+            self.crew.locate(post, addresses)
 
     def _bound(self, owner: int, addresses: list[str]) -> None:
         """Tell the locator where a worker is."""
-        post = self._crew.posts[owner]
+        post = self.crew.posts[owner]
         post.addresses = addresses
-        self._crew.locate(post, self._feeds.addresses)
+        self.crew.locate(post, self.feeds.addresses)
 
-    def _on_event(self, child: Child, event: Mapping[str, Plain]) -> None:
+    def on_event(self, child: Child, event: Mapping[str, Plain]) -> None:
         """Take a report of a child."""
-        with self._lock:
-            owner = self._crew.number_of(child)
+        with self.lock:
+            owner = self.crew.number_of(child)
             if owner is not None:  # else its next life reports it again
                 perform(self._reports, event, owner)
-            self._lock.notify_all()
+            self.lock.notify_all()
 
     def snapshot(
         self, feed: str | None, timeout_s: float, name: str = "", whole: bool = False
     ) -> dict[str, Plain]:
         """Take a snapshot of a feed, or of the only feed; return its token."""
         try:
-            return self._requests.snapshot(self._feeds.named(feed), timeout_s, name, whole)
+            return self._requests.snapshot(self.feeds.named(feed), timeout_s, name, whole)
         except ServerError:
             if self.failure is not None:
                 raise self.failure from None
@@ -209,11 +188,11 @@ class Supervisor:
 
     def end(self, feed: str | None, cancel: bool = False) -> None:
         """Close a feed's input for good; with ``cancel`` drop rows that are in no batch yet."""
-        self.ask("close", feed=self._feeds.named(feed), cancel=cancel)
+        self.ask("close", feed=self.feeds.named(feed), cancel=cancel)
 
     def restart(self, feed: str | None, force: bool = False) -> None:
         """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
-        feed = self._feeds.named(feed)
+        feed = self.feeds.named(feed)
         with self._starting:
             if self.stopped:
                 raise ServerError("the server is stopping")
@@ -232,82 +211,74 @@ class Supervisor:
         with self._starting:
             if self.stopped or self.failure is not None:
                 return
-            term = prepared(self._config.feed(feed))
+            term = prepared(self.config.feed(feed))
             try:
                 with interrupts_held():
                     self._close_requests()
-                    self._crew.end_workers()
-                    self._starts.take_back(feed, term)
-                    with self._lock:
-                        self._feeds.begin_anew(feed)
-                    self._requests = self._new_requests()
-                    self._crew.resume()
+                    self.crew.end_workers()
+                    self.starts.take_back(feed, term)
+                    with self.lock:
+                        self.feeds.begin_anew(feed)
+                    self._requests = SnapshotRequests(self)
+                    self.crew.resume()
             except Exception as error:
                 logger.exception("the workers could not be replaced")
-                self._feeds.give_up(f"feed {feed!r} could not be taken back: {error}")
+                self.feeds.give_up(f"feed {feed!r} could not be taken back: {error}")
 
-    def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
+    def on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
         """Judge the death of a worker, or of the locator."""
         if post is not None and entry is not None:
-            if self._feeds.died(words, post, entry, self._crew.clock()):
-                self._crew.begin_next(post, words)
+            if self.feeds.died(words, post, entry, self.crew.clock()):
+                self.crew.begin_next(post, words)
             return
-        with self._lock:
-            self._feeds.failure = ServerError(words)
+        with self.lock:
+            self.feeds.failure = ServerError(words)
             self._close_requests()
 
     # While it runs, and the end
 
-    @property
-    def feeds(self) -> list[str]:
-        """The names of its feeds."""
-        return self._feeds.names
-
-    def outcome(self) -> dict[str, tuple[str, str]]:
-        """Return by feed that is over: error code (empty: well) and text."""
-        with self._lock:
-            return self._feeds.outcome()
-
     def ask(self, order: str, timeout_s: float = 10.0, **values: Plain) -> dict[str, Plain]:
         """Send an order to all workers; return their answers, joined to one."""
-        answers = self._ask_owners(order, timeout_s, **values)
+        answers = self.ask_owners(order, timeout_s, **values)
         return dict(joined(OwnersAnswer, [*answers.values()]))
 
-    def _ask_owners(
+    def ask_owners(
         self, order: str, timeout_s: float | None, *failure: Plain, **values: Plain
     ) -> dict[int, Mapping[str, Plain]]:
-        return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
+        return self.asks.ask(range(self.config.workers), order, timeout_s, *failure, **values)
 
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""
-        owners = range(LOCATOR, self._config.workers)
-        answers = [*self._asks.ask(owners, "stats", timeout_s).values()]
-        more = {"disk": disk_of(self._config.state_directory), "draining": self.draining}
-        with self._lock:
-            events, posts = [*self._feeds.events], self._crew.posts
+        owners = range(LOCATOR, self.config.workers)
+        answers = [*self.asks.ask(owners, "stats", timeout_s).values()]
+        more = {"disk": disk_of(self.config.state_directory), "draining": self.draining}
+        with self.lock:
+            events, posts = [*self.feeds.events], self.crew.posts
             workers = [
-                {**post.status, "slab_limit_bytes": self._config.slab_bytes} for post in posts
+                {**post.status, "slab_limit_bytes": self.config.slab_bytes} for post in posts
             ]
-            return overview(self._config, answers, workers=workers, events=events, **more)
+            return overview(self.config, answers, workers=workers, events=events, **more)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
-        with self._lock:
+        with self.lock:
             return self._wait_for(
-                lambda: len(self.outcome()) == len(self.feeds) or self.failure is not None,
+                lambda: (
+                    len(self.feeds.outcome()) == len(self.feeds.names) or self.failure is not None
+                ),
                 timeout_s,
             )
 
     def pids(self) -> dict[str, int]:
         """Return the process numbers of the living children, by name."""
-        return {child.name: child.pid for child in self._crew.children()}
+        return {child.name: child.pid for child in self.crew.children()}
 
     def begin_drain(self) -> None:
         """Hand out nothing more."""
         if not self.draining:
             self.draining = True
             logger.info("the server drains: it hands out nothing more, and waits for commits")
-            self._crew.order(order="pause")
+            self.crew.order(order="pause")
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for commits; return whether all came."""
@@ -315,10 +286,10 @@ class Supervisor:
         deadline, look_s = Deadline(timeout_s), _FIRST_LOOK_S
         while True:
             try:
-                self._ask_owners("pause", min(look_s, deadline.left_s))
+                self.ask_owners("pause", min(look_s, deadline.left_s))
             except HeadraceError:
                 why = "; ".join(
-                    filter(None, (self._uncommitted(), *(p.inside for p in self._crew.posts)))
+                    filter(None, (self._uncommitted(), *(p.inside for p in self.crew.posts)))
                 )
                 if (ended := self._ended()) is None and deadline.left_s:
                     waits_for = f"commits: {why}" if why else "the answers of the workers"
@@ -347,8 +318,8 @@ class Supervisor:
     def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait under the lock, for as long as it takes without a timeout."""
         if timeout_s is None:
-            return self._lock.wait_for(done)
-        return Deadline(timeout_s).wait(lambda at_most_s: self._lock.wait_for(done, at_most_s))
+            return self.lock.wait_for(done)
+        return Deadline(timeout_s).wait(lambda at_most_s: self.lock.wait_for(done, at_most_s))
 
     def stop(self) -> None:
         """End all children and remove the shared memory.  Harmless when repeated.
@@ -358,21 +329,21 @@ class Supervisor:
         if os.getpid() != self._pid:
             return
         with interrupts_held():
-            with self._lock:
+            with self.lock:
                 if self.stopped:
                     return
                 self.stopped = True
-                self._lock.notify_all()
+                self.lock.notify_all()
             with self._starting:
                 self._close_requests()
-                self._crew.end()
-                self._crew.close()
+                self.crew.end()
+                self.crew.close()
                 self._finalizer()
 
     def _close_requests(self) -> None:
-        with self._lock:
+        with self.lock:
             self._requests.close()
-            self._lock.notify_all()  # questions of its requests are over
+            self.lock.notify_all()  # questions of its requests are over
 
 
 def _abandon(directory: RunDirectory, children: list[Child], pid: int) -> None:

@@ -82,14 +82,14 @@ def test_a_drain_says_that_it_waits_for_answers_where_no_batch_is_out(
 ):
     caplog.set_level("INFO")
     supervisor = start()
-    ask, late = supervisor._ask_owners, [ServerError("worker 0 gave no answer within 1 s")]
+    ask, late = supervisor.ask_owners, [ServerError("worker 0 gave no answer within 1 s")]
 
     def ask_later(*order: Any) -> Any:
         if late:
             raise late.pop()
         return ask(*order)
 
-    monkeypatch.setattr(supervisor, "_ask_owners", ask_later)
+    monkeypatch.setattr(supervisor, "ask_owners", ask_later)
     assert supervisor.drain(PATIENCE_S)
     assert "the drain waits for the answers of the workers" in caplog.messages
 
@@ -134,7 +134,7 @@ def test_a_worker_is_started_again_as_soon_as_there_are_threads_and_until_then_i
         os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
         eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 11]") > 1)
         assert sorted(supervisor.pids()) == ["locator"] and supervisor.failure is None
-        assert "refused now: [Errno 11] can't start new thread" in supervisor._crew.posts[0].doing
+        assert "refused now: [Errno 11] can't start new thread" in supervisor.crew.posts[0].doing
     assert rows(supervisor) == list(range(12)) and supervisor.failure is None
 
 
@@ -161,7 +161,7 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     def refused(*args: Any) -> Any:
         raise OSError(5, "the disk is broken")
 
-    monkeypatch.setattr(supervisor._starts, "take_back", refused)
+    monkeypatch.setattr(supervisor.starts, "take_back", refused)
     why = r"'default' could not be taken back: .*the disk is broken"
     with pytest.raises(ServerError, match=why):
         supervisor.restart("default")
