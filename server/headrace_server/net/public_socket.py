@@ -36,6 +36,7 @@ from headrace_proto.channel import Frame
 from headrace_proto.errors import HeadraceError, LimitExceeded, ProtocolError, code_of, shown
 from headrace_proto.messages import FROM_SERVER, Refused
 
+from ..process.config import RunConfig
 from .channel_server import is_channel
 from .connections import ENDED, Connections
 from .keyring import KeyRing
@@ -352,23 +353,16 @@ def _is_numeric(host: str) -> bool:
     return False
 
 
-def worker_binds(
-    binds: Sequence[str],
-    worker: int,
-    workers: int,
-    ports: tuple[int, int] | None,
-    before: Sequence[str] = (),
-    taken: Sequence[str] = (),
-) -> list[str]:
+def worker_binds(config: RunConfig, worker: int, before: Sequence[str]) -> list[str]:
     """Return where a worker binds for each address of the server.
 
-    ``ports``: the range of all workers.  ``before``: the addresses of its earlier life, which count
-    where the server's port is any free one.  ``taken``: HOST:PORT of this server that no worker
-    gets; it gets none of ``binds`` either.  ValueError: these leave too few ports.
+    ``before``: the addresses of its earlier life, which count where the server's port is any free
+    one.  No worker gets ``taken`` of the config, nor one of ``binds``.  ValueError: these leave too
+    few ports.
     """
-    found = []
-    used = [*taken, *(bind.removeprefix("tcp://") for bind in binds)]
-    for place, bind in enumerate(binds):
+    found, ports, workers = [], config.worker_ports, config.workers
+    used = [*config.taken, *(bind.removeprefix("tcp://") for bind in config.binds)]
+    for place, bind in enumerate(config.binds):
         scheme, _, rest = bind.partition("://")
         host, _, port = rest.rpartition(":")
         if scheme != "tcp":

@@ -204,13 +204,12 @@ class Crew:
                 return
             post.begin()
             config, number = self.starts.config, post.number
-            of_all = config.binds, number, config.workers, config.worker_ports
             message = {
                 "run": self.starts.begun[number].to_plain(),
                 "worker": number,
                 "life": post.life,
                 "diary": post.diary_file.path,
-                "binds": worker_binds(*of_all, before=post.addresses, taken=config.taken),
+                "binds": worker_binds(config, number, post.addresses),
                 **self._server.begun(),
             }
             child = post.child = self._spawn(post.name, "headrace_server.worker.worker", message)
