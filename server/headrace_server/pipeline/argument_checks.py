@@ -33,15 +33,11 @@ MAX_ELEMENTS: Final = 2**40
 _MAKERS: Final = "scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
 #: Nested deeper than this, or holding itself.
 _DEPTH = 32
+_Kinds = type | tuple[type, ...]
 
 
 def check_kind(
-    argument: str,
-    value: object,
-    kinds: type | tuple[type, ...],
-    wanted: str,
-    *,
-    but: type | tuple[type, ...] = (),
+    argument: str, value: object, kinds: _Kinds, wanted: str, *, but: _Kinds = ()
 ) -> Plain:
     """Return a value of one of these types; TypeError for others, and for those of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):

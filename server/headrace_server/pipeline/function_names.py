@@ -24,6 +24,7 @@ import pickle
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -42,16 +43,14 @@ _loading = threading.RLock()
 _paths: dict[str, str] = {}  # private module name -> file
 
 
+@dataclass(eq=False, repr=False)
 class Sent:
     """A function that is sent by value.  ``name`` is for people and for comparisons."""
 
-    def __init__(
-        self, name: str, function: object = None, data: bytes = b"", files: tuple[str, ...] = ()
-    ) -> None:
-        self.name = name
-        self.function = function
-        self._data = data  # of cloudpickle, once it is packed
-        self._files = files  # that must be loaded before
+    name: str
+    function: object = None
+    _data: bytes = b""  # of cloudpickle, once it is packed
+    _files: tuple[str, ...] = ()  # that must be loaded before
 
     def __str__(self) -> str:
         return self.name

@@ -59,6 +59,9 @@ class StoredColumn(Protocol):
     def read(self, batch: Batch, rows: Rows) -> StoredRows: ...
 
 
+_Held = Mapping[str, StoredColumn]
+
+
 class Whole(NamedTuple):
     """A column that is in memory as a whole."""
 
@@ -137,7 +140,7 @@ class ColumnPart(IndexedSource):
     """A part over stored columns.  ``columns`` may load them, and raise DataError."""
 
     length: int
-    columns: Callable[[], Mapping[str, StoredColumn]]
+    columns: Callable[[], _Held]
     schema: Schema
     origin: Callable[[Batch, Rows], Origin]
     bad: BadRecords
@@ -153,9 +156,8 @@ class ColumnPart(IndexedSource):
         batch, local = self.locate(rows)
         wrong: Faults = {}
         columns: dict[str, Column] = {}
-        for name, want in self.schema.fields.items():
-            column = self._column(name, held.get(name), want, batch, local, wrong)
-            if column is not None:
+        for name in self.schema.fields:
+            if (column := self._column(name, held, batch, local, wrong)) is not None:
                 columns[name] = column
         index, origin = numbers_of(rows), self.origin(batch, local)
         if not wrong:
@@ -164,16 +166,11 @@ class ColumnPart(IndexedSource):
         return self.take(kept.ordinals)
 
     def _column(
-        self,
-        name: str,
-        stored: StoredColumn | None,
-        want: Field,
-        batch: Batch,
-        rows: Rows,
-        wrong: Faults,
+        self, name: str, held: _Held, batch: Batch, rows: Rows, wrong: Faults
     ) -> Column | None:
-        if stored is None:
+        if name not in held:
             return repeated(self.schema.defaults[name], row_count(rows))
+        stored, want = held[name], self.schema.fields[name]
         column, missing, unsound = stored.read(batch, rows)
         sound = np.ones(row_count(rows), bool)
         if missing is not None and missing.any():

@@ -122,33 +122,33 @@ def infer_fields(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, 
         except Misfit as misfit:
             value, why = brief(values[misfit.row]), str(misfit)
             fault = why if why.startswith(value) else f"{value} {why}"
-            raise DataError(
-                f"{places[misfit.row]}, column {name!r}: {fault}; declare the features of the "
-                "source"
-            ) from None
+            where = f"{places[misfit.row]}, column {name!r}"
+            raise DataError(f"{where}: {fault}; {_REMEDY}") from None
         # A length of 0 does not show that the dimension is fixed.
         fields[name] = Field(field.dtype, tuple(d or None for d in field.shape))
     return fields
 
 
 class RowSource:
-    """A file, or what a function gives, whose examples are read one by one."""
+    """A file, or what a function gives, whose examples are read one by one.
 
-    #: Set before chunks are read.
+    ``name`` stands in origins and errors, with the bytes of records if ``offsets``.  ``schema`` is
+    set before chunks are read.
+    """
+
+    name: str
+    bad: BadRecords
+    offsets: bool
     schema: Schema
-
-    def __init__(self, name: str, bad: BadRecords, offsets: bool = True) -> None:
-        """``name`` stands in origins and errors, with the bytes of records if ``offsets``."""
-        self.name, self.bad, self._offsets = name, bad, offsets
 
     def where(self, record: int, byte: int) -> str:
         """Return the place of a record, for errors."""
         text = f"{counting(self.name)} {record}"
-        return f"{text}, byte {byte}" if self._offsets else text
+        return f"{text}, byte {byte}" if self.offsets else text
 
     def origin(self, numbers: np.ndarray, offsets: Sequence[int] | np.ndarray) -> Origin:
         """Return the places of records, by the numbers by which errors name them."""
-        at = np.array(offsets, np.int64) if self._offsets else None
+        at = np.array(offsets, np.int64) if self.offsets else None
         return Origin.single(self.name, numbers, at)
 
     def chunk(self, rows: Sequence[Row], numbers: np.ndarray, origin: Origin) -> Chunk:
@@ -156,42 +156,39 @@ class RowSource:
         return self.schema.chunk(rows, numbers, origin, self.bad)
 
 
+@dataclass(eq=False)
 class RowPart(RowSource, IndexedSource):
-    """A part whose examples are read one by one.
+    """A part whose examples are read one by one."""
 
-    ``get`` returns the row of a number; ValueError describes its fault.  ``each`` calls a function
-    for each of some numbers, as ``map`` does, or gets the same rows in another way.  ``lines`` are
-    those (from 1) of records, by which errors name them.
-    """
+    name: str
+    length: int
+    get: Callable[[int], Row]  # the row of a number; ValueError describes its fault
+    bad: BadRecords
+    starts: np.ndarray | None = None  # the bytes of records
+    each: Each = map  # as ``map``, or gets the same rows in another way
+    #: The lines (from 1) of records, by which errors name them.
+    lines: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def __init__(
-        self,
-        name: str,
-        length: int,
-        get: Callable[[int], Row],
-        bad: BadRecords,
-        offsets: np.ndarray | None = None,
-        each: Each = map,
-        lines: Callable[[np.ndarray], np.ndarray] | None = None,
-    ) -> None:
-        super().__init__(name if lines is None else name + LINE, bad, offsets is not None)
-        self.length, self._get, self._each, self._lines = length, get, each, lines
+    def __post_init__(self) -> None:
+        self.name += "" if self.lines is None else LINE
+        self.offsets = self.starts is not None
         # Without offsets a view of a single 0: a sequence may be longer than any memory, even
         # than an array of larger numbers may seem.
-        self._bytes = np.broadcast_to(np.int8(0), length) if offsets is None else offsets
+        none = np.broadcast_to(np.int8(0), self.length)
+        self._bytes = none if self.starts is None else self.starts
 
     def examples(self) -> Iterator[Shown]:
         for number in range(self.length):
             yield self._place(number), self._row(number)
 
     def _place(self, number: int) -> str:
-        shown = number if self._lines is None else int(self._lines(np.array([number]))[0])
+        shown = number if self.lines is None else int(self.lines(np.array([number]))[0])
         return self.where(shown, int(self._bytes[number]))
 
     def _row(self, number: int) -> Row | DataError:
         """Return the row of a number, or an error that names the record."""
         try:
-            return self._get(number)
+            return self.get(number)
         except ValueError as error:
             fault = DataError(f"{self._place(number)}: {error}")
             fault.__cause__ = error.__cause__
@@ -201,18 +198,18 @@ class RowPart(RowSource, IndexedSource):
         found: list[Row] = []
         sound: list[int] = []
         numbers = numbers_of(rows).tolist()
-        for number, row in zip(numbers, self._each(self._row, numbers), strict=True):
+        for number, row in zip(numbers, self.each(self._row, numbers), strict=True):
             if isinstance(row, DataError):
                 self.bad.report(row, "corrupt_record")
             else:
                 found.append(row)
                 sound.append(number)
         at = np.array(sound, np.int64)
-        named = at if self._lines is None else self._lines(at)
+        named = at if self.lines is None else self.lines(at)
         return self.chunk(found, at, self.origin(named, self._bytes[at]))
 
     def close(self) -> None:
-        del self._get, self._each  # so that its file can be unmapped
+        del self.get, self.each  # so that its file can be unmapped
 
 
 def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:
@@ -272,29 +269,24 @@ def place_at(position: bytes) -> Place:
     return Place(*struct.unpack(f"<{len(position) // 8}Q", position))
 
 
+@dataclass(eq=False)
 class Streams(StreamSource):
-    """A StreamSource over walks.
+    """A StreamSource over walks."""
 
-    ``walk`` starts one, of a stream from a place on.  ``files`` are those of the streams, where
-    streams are files.
-    """
+    streams: int
+    walk: Callable[[int, Place], Records]  # starts one, of a stream from a place on
+    features: Mapping[str, Feature] | None
+    most_open: int = _KEPT_WALKS
+    files: tuple[DataFile, ...] = ()  # those of the streams, where streams are files
 
-    def __init__(
-        self,
-        streams: int,
-        walk: Callable[[int, Place], Records],
-        features: Mapping[str, Feature] | None,
-        most_open: int = _KEPT_WALKS,
-        files: tuple[DataFile, ...] = (),
-    ) -> None:
-        self.streams, self._walk, self._most_open, self._files = streams, walk, most_open, files
+    def __post_init__(self) -> None:
         self._walks: OrderedDict[tuple[int, Place], Records] = OrderedDict()
-        self._schema = schema_of(features, self._first_examples())
+        self._schema = schema_of(self.features, self._first_examples())
         self.fields = self._schema.fields
 
     def _first_examples(self) -> Iterator[Shown]:
         for stream in range(self.streams):
-            walk = self._walks[stream, Place()] = self._walk(stream, Place())
+            walk = self._walks[stream, Place()] = self.walk(stream, Place())
             yield from walk.first_examples()
 
     def ready(self, stream: int, position: bytes, limit: int) -> int:
@@ -304,7 +296,7 @@ class Streams(StreamSource):
         return walk.ready(limit)
 
     def expect_stream(self, stream: int) -> None:
-        if self._files and is_remote((file := self._files[stream]).path):
+        if self.files and is_remote((file := self.files[stream]).path):
             expect([(file, 0, min(file.size, REQUEST_BYTES))])
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
@@ -330,9 +322,9 @@ class Streams(StreamSource):
             last = max(earlier, key=lambda at: at[1].record, default=None)
             if last is not None and self._walks[last].reaches(place):
                 walk = self._walks.pop(last)
-        while len(self._walks) >= self._most_open:
+        while len(self._walks) >= self.most_open:
             self._walks.popitem(last=False)[1].close()
-        walk = walk or self._walk(stream, place)
+        walk = walk or self.walk(stream, place)
         walk.schema = self._schema
         return walk
 
@@ -350,8 +342,7 @@ class Records(RowSource):
     def __init__(
         self, name: str, place: Place, bad: BadRecords, records: Reading, offsets: bool = True
     ) -> None:
-        super().__init__(name, bad, offsets)
-        self.place = place
+        self.name, self.bad, self.offsets, self.place = name, bad, offsets, place
         self._ended = False
         self._left = self._until_damage(records)
         #: Records that were looked at before they are read, each with the place after it.

@@ -75,11 +75,10 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
-    bad = bad or BadRecords()
-    if isinstance(reader, MixedReader):
-        return MixedShare(reader, partition, partitions, bad)
-    kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
-    return kind(reader, order, partition, partitions, bad)
+    kind: type[NumberedShare | StreamedShare | MixedShare] = MixedShare
+    if not isinstance(reader, MixedReader):
+        kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
+    return kind(reader, order, partition, partitions, bad or BadRecords())
 
 
 @dataclass(eq=False)
@@ -337,22 +336,22 @@ def numbered(chunk: Chunk, stream: int) -> Chunk:
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
 
 
-class MixedShare:
+class MixedShare(_Share):
     """The shares of the sources of a mix, from which examples are drawn.
 
     A source that has nothing yet holds up the mix: its next example has a place in it.
     """
 
+    _reader: MixedReader
     counted_elsewhere = False
     #: The weights of the sources from here on.
     schedule: Schedule
 
-    def __init__(self, reader: MixedReader, partition: int, partitions: int, bad: BadRecords):
+    def __post_init__(self) -> None:
+        reader = self._reader
         _check_streams(reader)
-        self._reader, self._bad = reader, bad
-        self._partition, self._partitions = partition, partitions
         self._shares: list[NumberedShare | StreamedShare | MixedShare] = [
-            partition_reader(one, order, partition, partitions, self._bad_of(k))
+            partition_reader(one, order, self._partition, self._partitions, self._bad_of(k))
             for k, (one, order) in enumerate(zip(reader.readers, reader.orders, strict=True))
         ]
         self.start: Position = (0, [[0, share.start, False] for share in self._shares])

@@ -301,7 +301,7 @@ class ArrowColumn:
         if self._text is None:
             column = self._numbers(batch, index, extents)
         else:
-            column = self._texts(self._text, batch, index, count, extents, unsound)
+            column = self._texts(batch, index, count, extents, unsound)
         return StoredRows(column, missing, tuple(unsound))
 
     def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
@@ -334,18 +334,13 @@ class ArrowColumn:
         return Ragged(self._raw, self._dtype, starts, np.stack(extents[:varying], axis=1), inner)
 
     def _texts(
-        self,
-        text: _Level,
-        batch: Batch,
-        index: np.ndarray,
-        count: np.ndarray,
-        extents: list[np.ndarray],
-        unsound: Unsound,
+        self, batch: Batch, index: np.ndarray, count: np.ndarray, extents: Any, unsound: Unsound
     ) -> Column:
+        assert self._text is not None
         n, varying, inner = len(index), self.field.ragged_dims, inner_dims(self.field)
         broken: Unsound = []
         of = batch if isinstance(batch, int) else np.repeat(batch, count)
-        begin, lengths = text.descend(of, ranges(index, count), None, broken)
+        begin, lengths = self._text.descend(of, ranges(index, count), None, broken)
         for wrong, rule in broken:
             rows = np.zeros(n, bool)
             rows[np.repeat(np.arange(n), count)[wrong]] = True

@@ -229,14 +229,11 @@ def _frames(file: DataFile, compression: Compression, walk: Records) -> Iterator
             if len(frame) == HEAD:
                 length = int.from_bytes(frame[:8], "little")
                 if not length_is_sound(frame):
-                    raise Damaged("the length of the record, or its checksum, is wrong")
+                    raise Damaged(_DAMAGE[CORRUPT][1])
                 size = HEAD + length + FOOT
                 frame += stream.read(length + FOOT)
             if len(frame) < size:
-                text = (
-                    f"truncated at byte {here.byte + len(frame)}: the frame that begins at byte "
-                    f"{here.byte} is not complete"
-                )
-                raise Damaged(text, "truncated_file")
+                reason, text = _DAMAGE[TRUNCATED]
+                raise Damaged(text.format(here.byte + len(frame)), reason)
             walk.place = Place(here.byte + size, here.record + 1)
             yield Record(here, {"": frame})
