@@ -10,14 +10,16 @@ The lock is the supervisor's: callers hold it, but for ``ask``.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace_proto.errors import HeadraceError, ServerError
 
 from ..pipeline.declaration import Plain
-from ..process.child import Child
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
 
 #: The locator, in the place of an owner's number.
 LOCATOR = -1
@@ -32,20 +34,11 @@ class _Question:
     answers: dict[int, Mapping[str, Plain]] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
 class Asks:
-    """The questions that are not answered yet.
+    """The questions that are not answered yet."""
 
-    ``wait_for`` waits under the lock.  ``children`` returns those that live, by number, and
-    ``failure`` why no question can be answered any more.
-    """
-
-    lock: threading.Condition
-    wait_for: Callable[[Callable[[], bool], float | None], bool]
-    children: Callable[[], Mapping[int, Child | None]]
-    failure: Callable[[], HeadraceError | None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, server: Supervisor) -> None:
+        self._server = server
         self._open: dict[int, _Question] = {}  # by number
         self._numbers = itertools.count(1)
 
@@ -61,20 +54,20 @@ class Asks:
 
         ``failure`` returns why the question can not be answered any more.
         """
-        with self.lock:
-            number = next(self._numbers)
+        with self._server.lock:
+            number, ended = next(self._numbers), self._server.ended
             asked = _Question({"order": order, "request": number, **values}, list(whom))
             self._open[number] = asked
-            for one, child in self.children().items():
+            for one, child in self._server.crew.by_number().items():
                 if child is not None and one in asked.waiting:  # its next life is asked otherwise
                     child.order(**asked.order)
             try:
-                self.wait_for(
-                    lambda: bool(not asked.waiting or self.failure() or failure()), timeout_s
+                self._server.wait_for(
+                    lambda: bool(not asked.waiting or ended() or failure()), timeout_s
                 )
             finally:  # Ctrl-C ends the wait, too
                 del self._open[number]
-            error = self.failure() or failure()
+            error = ended() or failure()
             if error is not None:
                 raise error
             if asked.waiting:

@@ -151,11 +151,9 @@ class Crew:
         for post in posts:
             self._fill(post)
 
-    def wait_until(
-        self, done: Callable[[], bool], ended: Callable[[], HeadraceError | None], what: str
-    ) -> None:
+    def wait_until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until children that begin have done something; raise where the server has ended."""
-        openings = [post.opening for post in self.posts]
+        openings, ended = [post.opening for post in self.posts], self._server.ended
         with self.lock:
             while True:
                 self._deadline.wait(

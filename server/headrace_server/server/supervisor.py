@@ -87,7 +87,7 @@ class Supervisor:
         longest_s = max(worker_timeout_s, start_timeout_s)
         self.crew = Crew(self, Patience(worker_timeout_s, longest_s))
         self.feeds = Feeds(self.lock, self.starts, self.crew.order)
-        self.asks = Asks(self.lock, self._wait_for, self.crew.by_number, self._ended)
+        self.asks = Asks(self)
         feeds = self.feeds
         self._reports: dict[str, Callable[..., None]] = {
             "keys_read": feeds.has_read_keys,
@@ -123,24 +123,22 @@ class Supervisor:
     # Start
 
     def _start(self, begin: Callable[[RunConfig], RunConfig]) -> None:
-        feeds, ended = self.feeds, self._ended
+        feeds = self.feeds
         self._requests = SnapshotRequests(self)
         self.crew.begin_locator(self._start_timeout_s)
         if self.config.keys is not None:
             self.crew.wait_until(
-                lambda: bool(feeds.keys_read or feeds.unusable),
-                ended,
-                "the locator to read its keys",
+                lambda: bool(feeds.keys_read or feeds.unusable), "the locator to read its keys"
             )
             if feeds.unusable is not None:
                 raise feeds.unusable
         self.starts.config = begin(self.config)
         self.starts.begin_all()
         self.crew.begin()
-        self.crew.wait_until(lambda: bool(feeds.addresses), ended, "the locator to start")
+        self.crew.wait_until(lambda: bool(feeds.addresses), "the locator to start")
         self.addresses = feeds.addresses
         opened, early = "the workers to open the sources", feeds.failed_early
-        self.crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)
+        self.crew.wait_until(lambda: feeds.open or early() is not None, opened)
         failure = early()
         if failure is not None:
             raise failure
@@ -262,7 +260,7 @@ class Supervisor:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
         with self.lock:
-            return self._wait_for(
+            return self.wait_for(
                 lambda: (
                     len(self.feeds.outcome()) == len(self.feeds.names) or self.failure is not None
                 ),
@@ -291,7 +289,7 @@ class Supervisor:
                 why = "; ".join(
                     filter(None, (self._uncommitted(), *(p.inside for p in self.crew.posts)))
                 )
-                if (ended := self._ended()) is None and deadline.left_s:
+                if (ended := self.ended()) is None and deadline.left_s:
                     waits_for = f"commits: {why}" if why else "the answers of the workers"
                     logger.info("the drain waits for %s", waits_for)
                     look_s = _LOOK_S
@@ -310,12 +308,12 @@ class Supervisor:
         except HeadraceError:
             return ""
 
-    def _ended(self) -> HeadraceError | None:
+    def ended(self) -> HeadraceError | None:
         """Return why the server answers no question any more."""
         stopped = ServerError("the server was stopped") if self.stopped else None
         return self.failure or stopped
 
-    def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait under the lock, for as long as it takes without a timeout."""
         if timeout_s is None:
             return self.lock.wait_for(done)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from ..pipeline.declaration import Plain
 from . import statuses
 from .statuses import FeedStatus, Rates, SeenServer, added
 
@@ -46,7 +45,7 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
     for name, feed in now["feeds"].items():
         earlier = before["feeds"].get(name, feed)
         known = {one["trainer"]: _counts(one) for one in earlier["trainers"] if span > 0}
-        waits: list[dict[str, Plain]] = []
+        waits: list[dict[str, float]] = []
         for trainer in feed["trainers"]:
             trainer["rates"] = {}
             if trainer["trainer"] in known:
@@ -60,8 +59,9 @@ def add_rates(before: SeenServer, now: SeenServer) -> None:
 _WAITS = ("blocked_s", "busy_s", "awaited_s")
 
 
-def _counts(trainer: statuses.TrainerStatus) -> dict[str, Plain]:
-    return {name: value for name, value in trainer.items() if name in (*_WAITS, "rows", "bytes")}
+def _counts(trainer: statuses.TrainerStatus) -> dict[str, float]:
+    names = (*_WAITS, "rows", "bytes")
+    return {name: trainer[name] for name in names}  # type: ignore[literal-required]
 
 
 def _spent(worker: statuses.WorkerStatus) -> dict[str, float]:
@@ -74,16 +74,16 @@ def _totals(feed: FeedStatus) -> dict[str, float]:
     return {**counts, **made, "dropped": sum(feed["dropped"].values())}
 
 
-def _grown(before: Mapping[str, Plain], now: Mapping[str, Plain]) -> dict[str, Plain]:
+def _grown(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
     """Return the growth of counts; those of a feed restart when it is taken back."""
     return {name: max(0.0, float(n - before.get(name, 0.0))) for name, n in now.items()}
 
 
-def _rates(waits: Mapping[str, Plain], counts: Mapping[str, float], span: float) -> Rates:
+def _rates(waits: Mapping[str, float], counts: Mapping[str, float], span: float) -> Rates:
     total = waits.get("blocked_s", 0.0) + waits.get("busy_s", 0.0)
     stall = waits["blocked_s"] / total if total else None
-    rates: Plain = {"stall": stall, "awaited": waits["awaited_s"] / total if total else None}
-    return cast(Rates, rates | _parts(counts, span))
+    awaited = waits["awaited_s"] / total if total else None
+    return cast(Rates, {"stall": stall, "awaited": awaited, **_parts(counts, span)})
 
 
 def _parts(counts: Mapping[str, float], total: float) -> dict[str, float]:
