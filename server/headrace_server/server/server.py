@@ -56,7 +56,6 @@ class Server:
         http: tuple[str, int] | None,
         begin: Callable[[RunConfig], RunConfig],
     ) -> None:
-        self._durable = durable
         self._http: HttpService | None = None
         self._watch = Watch(config.share)
         with contextlib.ExitStack() as undo:
@@ -81,10 +80,13 @@ class Server:
                 lambda config: _within_memory(_served(begin(config)), str(directory.path)),
                 self._watch,
             )
-            undo.pop_all()
+            undo.callback(self._supervisor.stop)
+            undo.callback(self._watch.end)
+            self._open = undo.pop_all()
         self._watch.begin(self._supervisor, looking=http is not None)
-        parts = self._supervisor, self._watch, self._http, durable
-        self._finalizer = weakref.finalize(self, _end_forgotten, self.address, os.getpid(), *parts)
+        self._finalizer = weakref.finalize(
+            self, _end_forgotten, self.address, os.getpid(), self._open.close
+        )
         self._finalizer.atexit = False  # then its processes are killed, which takes no time
 
     def __repr__(self) -> str:
@@ -224,7 +226,7 @@ class Server:
         With a state directory the server announces its return: trainers of other processes wait for
         the next one, up to their ``timeout``.
         """
-        _end(self._supervisor, self._watch, self._http, self._durable)
+        self._open.close()
         self._finalizer.detach()
 
     def __enter__(self) -> Server:
@@ -299,21 +301,7 @@ def _served(config: RunConfig) -> RunConfig:
     return config
 
 
-def _end(
-    supervisor: Supervisor,
-    watch: Watch,
-    http: HttpService | None,
-    durable: StateDirectory | None,
-) -> None:
-    if http is not None:
-        http.close()
-    watch.end()
-    supervisor.stop()
-    if durable is not None:
-        durable.close()
-
-
-def _end_forgotten(address: str, pid: int, *parts: Any) -> None:
+def _end_forgotten(address: str, pid: int, close: Callable[[], None]) -> None:
     """End a server that nothing refers to, in a thread: this one may hold its lock."""
     if os.getpid() == pid:
         logger.warning(
@@ -321,7 +309,7 @@ def _end_forgotten(address: str, pid: int, *parts: Any) -> None:
             "returns, or close() it",
             address,
         )
-        thread = threading.Thread(target=_end, args=parts, name="headrace-end")
+        thread = threading.Thread(target=close, name="headrace-end")
         _ENDING.append(thread)
         thread.start()
 

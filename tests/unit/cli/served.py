@@ -54,7 +54,7 @@ def answering(answer: Callable[[bytes], list[bytes]]) -> Iterator[str]:
 def serving() -> Iterator[Served]:
     server, watch = Served(), Watch()
     watch.begin(server)
-    commands = Commands(server, watch, lambda *_, **__: None)
+    commands = Commands(server, watch)
 
     def answer(message: bytes) -> list[bytes]:
         command: Command = FROM_TRAINER.decode(message)

@@ -8,11 +8,12 @@ b  0 1                       └─ a ─┘└b ┘      else stream by stream:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ...files.manifest import DataFile, resolve
+from ...files.manifest import DataFile, gone, resolve
 from ...pipeline.declaration import Plain, fields_text
 from ...pipeline.declaration import Source as Declared
 from ..source import (
@@ -48,19 +49,17 @@ def open_parts(opening: Opening, sources: Sequence[Plain], method: str) -> list[
     """Return the readers of sources, which have the same columns."""
     readers: list[StreamSource] = []
     parts = [Declared.from_plain(source) for source in sources]
-    try:
+    with ExitStack() as undo:
         for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
-            readers.append(open_reader(part, own, opening.bad, opening.cache))
+            reader = open_reader(part, own, opening.bad, opening.cache)
+            readers.append(undo.enter_context(closing(reader)))
             one, other = dict(readers[0].fields), dict(readers[-1].fields)
             if one != other:
                 raise DataError(
                     f"{method}: the columns of the sources differ: {fields_text(one)}, and "
                     f"{fields_text(other)}; declare features= of both alike"
                 )
-    except BaseException:
-        for reader in readers:
-            reader.close()
-        raise
+        undo.pop_all()
     return readers
 
 
@@ -72,7 +71,6 @@ def _shared_out(
     shares = [
         tuple(listed[f.path] for f in resolve(part.paths) if f.path in listed) for part in parts
     ]
-    missing = listed.keys() - {file.path for share in shares for file in share}
-    if missing:
-        raise FilesMissing(f"{min(missing)} went away while the feed runs")
+    if missing := listed.keys() - {file.path for share in shares for file in share}:
+        raise gone(listed[min(missing)])
     return shares
