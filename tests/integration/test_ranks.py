@@ -104,26 +104,6 @@ def test_a_rank_of_segments_waits_for_the_others_and_says_so() -> None:
             next(feed)
 
 
-def test_ranks_that_do_not_go_together_are_refused() -> None:
-    with (
-        serving(numbered(8, 1)) as server,
-        connect(server, rank=0, world_size=2),
-    ):
-        with pytest.raises(headrace.ProtocolError, match="world_size=3 differs from 2"):
-            connect(server, rank=1, world_size=3)
-        with pytest.raises(headrace.ProtocolError, match="coordinated mode with world_size=2"):
-            connect(server)
-
-
-def test_a_rank_does_not_join_trainers_without_one() -> None:
-    with (
-        serving(numbered(8, 1)) as server,
-        connect(server),
-        pytest.raises(headrace.ProtocolError, match="trainers without a rank use this feed"),
-    ):
-        connect(server, rank=0, world_size=2)
-
-
 def test_a_number_names_a_run_and_another_one_begins_once_nobody_is_left(tmp_path: Path) -> None:
     """Its number may be smaller: a job of Slurm came before, or the clock was set back."""
     over = "is of a run that is over"

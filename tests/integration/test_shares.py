@@ -14,7 +14,6 @@ import headrace
 import headrace_server as hs
 from headrace.connection.batch_memory import Attachment
 from tests.patience import PATIENCE_S
-from tests.waiting import waits_end_with
 
 from .segment_streams import Ledger, chained, of_counts, train
 from .serving import greeted, kill_all
@@ -99,69 +98,6 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
         monkeypatch.setattr("headrace.connection.finding._LOOK_UP_S", 0.05)
         with headrace.connect(f"tcp://localhost:{port}", timeout=PATIENCE_S) as feed:
             assert sorted(rows(feed)) == list(range(120))
-
-
-def refusal(*servers: hs.Server) -> str:
-    """Return the error of a trainer that gives the addresses of these servers."""
-    with pytest.raises(ValueError) as raised:
-        connect([*servers])
-    return str(raised.value)
-
-
-def test_servers_that_are_not_one_feed_are_refused_with_what_differs():
-    def part(index: int, servers: int = 2, pipeline: Any = None, partitions: int = 5) -> hs.Server:
-        pipeline = pipeline or numbers()
-        share = index, servers
-        server = hs.run(pipeline, partitions=partitions, share=share)
-        return running.enter_context(server)
-
-    with contextlib.ExitStack() as running:
-        first, second = part(0), part(1)
-        text = refusal(first)
-        assert f"share 0/2 is at {first.address}; missing: share 1 of 2" in text
-        assert text.startswith("address=") and "Give the addresses of all servers" in text
-        text = refusal(first, second, part(0))
-        assert f"share 0/2 of feed 'default' is at {first.address} and at" in text
-        assert "which are two servers" in text
-        text = refusal(first, part(1, 3))
-        assert "differ in numbers of servers (n of share=i/n) 2 and 3" in text
-        text = refusal(first, part(1, partitions=6))
-        assert "differ in partitions 5 and 6.  Start all servers" in text
-        other = hs.from_examples([{"i": k} for k in range(121)]).shuffle(seed=4).batch(4)
-        text = refusal(first, part(1, pipeline=other))
-        assert "they differ in order, source of their pipelines" in text
-        text = refusal(first, part(1, pipeline={"other": numbers()}))
-        assert f"{first.address} and" in text and "feeds 'default' and 'other'" in text
-        text = refusal(part(0, 1), part(0, 1))
-        assert "share 0/1" in text and "two servers" in text
-
-
-def test_a_share_that_is_not_up_is_named():
-    with hs.run(numbers(), partitions=5, share=(0, 2)) as server:
-        away = "ipc:///tmp/headrace-nobody-is-here"
-        missing = "missing: share 1 of 2"
-        with waits_end_with(missing), pytest.raises(headrace.ConnectionLost) as raised:
-            headrace.connect([server.address, away], timeout=PATIENCE_S)
-    text = str(raised.value)
-    assert f"no server answered at {away} within timeout=" in text
-    assert f"share 0/2 is at {server.address}; {missing}" in text
-
-
-def test_a_state_directory_is_that_of_one_share(tmp_path: Path):
-    state: dict[str, Any] = {"partitions": 5, "durability": "process"}
-    hs.run(numbers(), state_dir=tmp_path / "all", **state).close()
-    with pytest.raises(ValueError, match="is of share 0/1, and this server has share 1/2"):
-        hs.run(numbers(), share=(1, 2), state_dir=tmp_path / "all", **state)
-    state["state_dir"] = tmp_path / "one"
-    hs.run(numbers(), share=(0, 2), **state).close()
-    for share, text in (
-        ((1, 2), "is of share 0/2, and this server has share 1/2: each share needs a state dir"),
-        ((0, 3), "of share 0/2, .* share 0/3: .* Start it as share 0/2, or resume from a snapshot"),
-        ((0, 1), "is of share 0/2, and this server has share 0/1"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            hs.run(numbers(), share=share, **state, allow_config_change=True)
-    hs.run(numbers(), share=(0, 2), **state).close()
 
 
 def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger: Ledger):

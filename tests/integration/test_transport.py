@@ -61,14 +61,6 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
 # Names of feeds
 
 
-def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
-    with serving({"train": numbered(2), "valid": numbered(2)}) as server:
-        with pytest.raises(headrace.UnknownFeed, match=r"no feed 'test'.*'train', 'valid'"):
-            connect(server, feed="test")
-        with pytest.raises(headrace.UnknownFeed, match=r"feed= is needed.*'train', 'valid'"):
-            connect(server)
-
-
 # Prefetch
 
 
