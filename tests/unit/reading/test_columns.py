@@ -96,37 +96,6 @@ def test_parts_of_columns_join_to_the_rows_of_all(
     assert listed(take(joined, slice(1, None))) == want[1:]
 
 
-@pytest.mark.parametrize(
-    ("rows", "field", "text"),
-    [
-        ([1, 2.5], Field("int64"), "row 1"),
-        ([1.0, 1.5], Field("int64"), "row 0"),
-        ([0, 2], Field("bool"), "row 0"),
-        ([True, 2], Field("bool"), "row 1"),
-        ([1, 300], Field("uint8"), "row 1"),
-        ([1, -1], Field("uint64"), "row 1"),
-        ([0.5, 1e300], Field("float32"), "row 1"),
-        ([2**70], Field("int64"), "row 0"),
-        (["a", 1], Field("bytes"), "row 1"),
-        (
-            [[1], [1, 2]],
-            Field("int64", (1,)),
-            r"row 1: has the shape \[2\], which does not fit int64\[1\]",
-        ),
-        ([[[1], [2, 3]]], Field("int64", (None, None)), "row 0"),
-        ([[["a"], ["b", "c"]]], Field("bytes", (None, None)), "row 0"),
-        ([None], Field("float32"), "row 0"),
-        (["\ud800"], Field("bytes"), "row 0"),
-        (["1"], Field("int64"), "row 0"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_named_by_its_row(
-    rows: list[Any], field: Field, text: str
-) -> None:
-    with pytest.raises(ValueError, match=text):
-        column_from_rows(rows, field)
-
-
 def test_large_unsigned_numbers_stay_exact_beside_small_ones() -> None:
     column = column_from_rows([[0, 2**64 - 1]], Field("uint64", (2,)))
     assert listed(column) == [[0, 2**64 - 1]]

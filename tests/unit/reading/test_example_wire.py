@@ -43,14 +43,6 @@ def values(payloads: list[bytes], wanted: dict[str, Feature]):
     return [row_at(columns, i) for i in range(len(payloads))]
 
 
-def one_fault(payload: bytes, wanted: dict[str, Feature]) -> tuple[str, str]:
-    """The fault of a record, the same alone and among many of the same kind."""
-    _, alone = parse([payload], wanted)
-    _, many = parse([payload] * 40, wanted)
-    assert set(many.values()) == {alone[0]} and len(many) == 40
-    return alone[0]
-
-
 INTS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3)
 FLOATS = st.lists(st.floats(width=32, allow_nan=False), max_size=5)
 TEXTS = st.lists(st.binary(max_size=5), min_size=2, max_size=2)
@@ -155,80 +147,6 @@ def test_a_missing_feature_takes_its_default_row_by_row() -> None:
     for times in (1, 40):
         payloads = [example(full), example({}), example({"n": b"", "other": full["n"]})] * times
         assert values(payloads, wanted) == [given_row, bare_row, bare_row] * times
-
-
-@pytest.mark.parametrize(
-    ("payload", "wanted", "reason", "text"),
-    [
-        (
-            example({"y": feature("int", [1])}),
-            LABEL,
-            "missing_feature",
-            "; the record has 'y'",
-        ),
-        (
-            example({"X": feature("int", [1]), "y": feature("int", [1])}),
-            LABEL,
-            "missing_feature",
-            "; the record has 'X', 'y'; did you mean 'X'?",
-        ),
-        (example({}), LABEL, "missing_feature", "; the record has no feature"),
-        (
-            example({"x": feature("int", [1])}),
-            Feature("scalar", "float32"),
-            "wrong_type",
-            "holds int64_list, wanted float_list for dtype float32. Declare it with an integer",
-        ),
-        (
-            example({"x": feature("bytes", [b"\0" * 8])}),
-            Feature("fixed", "float32", (2,)),
-            "wrong_type",
-            "holds bytes_list, wanted float_list for dtype float32. Declare it as bytes and decode",
-        ),
-        (
-            example({"x": feature("float", [1, 2, 3])}),
-            Feature("sequence", "float32", (2,)),
-            "wrong_type",
-            "has 3 values, wanted a multiple of 2 for steps of shape [2]",
-        ),
-        (
-            example({"x": feature("bytes", [b"a", b"b"])}),
-            Feature("scalar", "bytes"),
-            "wrong_type",
-            "has 2 values, wanted 1",
-        ),
-        (
-            sequence_example({}, {"x": [feature("float", [1, 2]), feature("float", [1])]}),
-            Feature("sequence", "float32", (2,)),
-            "wrong_type",
-            "has 1 values in a step, wanted 2 for steps of shape [2]",
-        ),
-        (
-            sequence_example({}, {"x": [feature("float", [1]), feature("int", [1])]}),
-            Feature("sequence", "float32"),
-            "corrupt_record",
-            "step 1 holds int64_list after steps of float_list",
-        ),
-        (b"\x0a\x05ab", LABEL, "corrupt_record", "a field of 5 bytes at byte 2 goes past byte 4"),
-        (b"\x0a\xff", LABEL, "corrupt_record", "past the end of the record"),
-        (
-            example({"x": field(3, field(1, b"\xff" * 10 + b"\x01"))}),
-            LABEL,
-            "corrupt_record",
-            "a number of more than 10 bytes",
-        ),
-        (
-            example({"x": field(3, field(1, b"\x01\xff"))}),
-            LABEL,
-            "corrupt_record",
-            "packed numbers end in the middle of one",
-        ),
-    ],
-)
-def test_the_error_of_an_invalid_record_names_the_rule(payload, wanted, reason, text) -> None:
-    got_reason, got_text = one_fault(payload, {"x": wanted})
-    assert got_reason == reason
-    assert text in got_text
 
 
 @given(st.integers(0, 39))

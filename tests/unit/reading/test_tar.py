@@ -6,9 +6,7 @@ import io
 import tarfile
 import uuid
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +17,6 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from tests.examples import some
 from tests.unit.readers import all_of, examples, opened, write
-
-
-def npy(array: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, np.asarray(array))
-    return stream.getvalue()
 
 
 def packed(*members: tuple[str, bytes], style: int = tarfile.GNU_FORMAT) -> bytes:
@@ -107,34 +99,6 @@ def test_a_damaged_header_ends_the_archive_loudly(tmp_path: Path) -> None:
     chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 9)
     assert (end, [row["cls"] for row in examples(chunk)]) == (None, [0])
     assert bad.counts == {"corrupt_file": 1}
-
-
-@pytest.mark.parametrize(
-    ("broken", "reason", "text"),
-    [
-        ([("2.cls", b"x")], "corrupt_record", r"member '2.cls': b'x' is no integer"),
-        ([("2.cls", b"1"), ("2.cls", b"2")], "corrupt_record", "two members for the column 'cls'"),
-        ([("2.txt", b"")], "missing_feature", "column 'cls': it is missing"),
-        ([("2.cls", b"1"), ("2.npz", b"")], "corrupt_record", "store each as a .npy"),
-        ([("2.cls", b"1"), ("2.npy", b"??")], "corrupt_record", "member '2.npy'"),
-        ([("2.cls", b"1"), ("2.npy", npy(["x"]))], "wrong_type", "column 'npy'"),
-    ],
-)
-def test_a_bad_example_is_named_or_skipped(
-    tmp_path: Path, broken: list[tuple[str, bytes]], reason: str, text: str
-) -> None:
-    listed = [("1.cls", b"1"), *broken, ("3.cls", b"3")]
-    path = write(tmp_path / "a", packed(*listed))
-    features = {**CLS, "npy": Feature("scalar", "int64", (), 0, True)}
-    features["npz"] = Feature("scalar", "bytes", (), b"", True)
-    with pytest.raises(DataError, match=text):
-        opened("tar", path, features=features).read(0, b"", 9)
-    bad = BadRecords(skip=True)
-    reader = opened("tar", path, features=features, bad=bad)
-    chunk, _ = reader.read(0, b"", 9)
-    assert chunk.ordinals.tolist() == [0, 2]
-    assert bad.counts == {reason: 1}
-    assert len(all_of(reader)) == 2
 
 
 def test_an_example_of_a_whole_archive_is_not_held_in_memory(

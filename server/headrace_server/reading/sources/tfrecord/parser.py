@@ -58,7 +58,7 @@ class ExampleParser:
                     if values is not None:
                         filler.add_one(row, start, values)
             except Malformed as error:
-                text = f"is no tf.train.Example or SequenceExample: {error} of the record"
+                text = f"is no tf.train.Example or SequenceExample: in the record, {error}"
                 faults[row] = ("corrupt_record", text)
             except Fault as error:
                 reason, text = error.args

@@ -88,7 +88,7 @@ def walk(
                     for a, b in pieces:
                         read(record, a, b, value)
     except IndexError:
-        raise Malformed("a field goes past the end of the record") from None
+        raise Malformed("a field goes past the end") from None
     for slot, value in lists.items():
         found[slot] = value
     return found
