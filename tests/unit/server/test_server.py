@@ -1,4 +1,4 @@
-"""``hs.run`` from the outside: its refusals, the programs that can call it, and its traces."""
+"""``hs.run`` from the outside: the programs that can call it, and its traces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,64 +32,15 @@ def rows(server: hs.Server) -> list[int]:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
-# What is refused, before anything is started
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"bind": "tcp://0.0.0.0:*"}, {"http": "nowhere"}, {"resume": "{}"}]
-)
-def test_a_start_that_is_refused_makes_no_state_directory(wrong: dict[str, Any], tmp_path: Path):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        hs.run(BATCHES, state_dir=tmp_path / "state", **wrong)
-    assert list(tmp_path.iterdir()) == []
-    if "bind" in wrong:
-        hs.run(BATCHES, insecure=True, **wrong).close()
-
-
-# What fails while it starts
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory on sys.path for modules of a user's."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "memory").mkdir()
-    yield tmp_path
-    assert list((tmp_path / "memory").iterdir()) == []  # a start that fails leaves nothing
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "there is no 'f' in broken_by_user"),
-        ("import no_such_package", "No module named 'no_such_package'"),
-        ("def f(example)\n    pass", "SyntaxError"),
-        ("raise RuntimeError('as it is')", "RuntimeError: as it is"),
-    ],
-)
-def test_a_module_that_can_not_be_imported_is_a_server_error_that_names_it(
-    text: str, words: str, module: Path
+def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (module / "broken_by_user.py").write_text(text)
-    with pytest.raises(ServerError) as caught:
-        hs.run(numbered().map("broken_by_user:f").batch(4), shm_dir=module / "memory")
-    assert "broken_by_user:f" in str(caught.value) and words in str(caught.value)
-
-
-def test_the_error_of_a_module_whose_import_ends_the_process_has_its_last_output(module: Path):
-    (module / "fatal_to_import.py").write_text("import ctypes\nctypes.string_at(0)\n")
-    with pytest.raises(ServerError) as caught:
-        hs.run(numbered().map("fatal_to_import:f").batch(4), shm_dir=module / "memory")
-    for word in ("SIGSEGV", "fatal_to_import.py", "4 times"):
-        assert word in str(caught.value)
-
-
-def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(module: Path):
-    (module / "slow_to_import.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(600)\n")
     pipeline = numbered().map("slow_to_import:f").batch(4)
     for patience_s in (2, 8, 32):  # a crowded machine needs longer to come to the workers at all
         with pytest.raises(ServerError) as caught:
-            hs.run(pipeline, shm_dir=module / "memory", start_timeout_s=patience_s)
+            hs.run(pipeline, start_timeout_s=patience_s)
         told = str(caught.value)
         if "in vain for the locator" not in told:
             break
