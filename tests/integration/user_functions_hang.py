@@ -19,12 +19,6 @@ def loop_at_500(example: Example) -> Example:
     return example
 
 
-def sleep_at_500(example: Example) -> Example:
-    while example["i"] == 500:
-        time.sleep(1)
-    return example
-
-
 def exit_at_500(example: Example) -> Example:
     if example["i"] == 500:
         os._exit(7)
