@@ -148,41 +148,6 @@ def test_a_bad_segment_stops_the_feed_by_name_or_is_left_without_a_step() -> Non
 
 
 @pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (lambda n: [n], r"gave \[2\], a list; it gives a dict of name to array"),
-        (lambda n: {"y": n}, r"gave the sequences \['y'\]; this feed has \['x'\]"),
-        (
-            lambda n: {"x": np.zeros(n)},
-            r"gave sequence 'x': .*shape \[2\].* does not fit float64\[\]",
-        ),
-        (lambda n: {"x": "a"}, r"gave sequence 'x': is bytes .* which does not fit float64"),
-    ],
-)
-def test_a_result_that_does_not_fit_is_a_bad_segment(result: Any, text: str) -> None:
-    def some(sequences: dict[str, Any], context: dict[str, Any]) -> Any:
-        return result(2) if sequences["frames"][0] == b"2" else {"x": 0.5}
-
-    with (
-        serving(in_segments(clips(1), batch_size=1).map_segments(some)) as server,
-        pytest.raises(headrace.DataError, match=text),
-        connect(server) as feed,
-    ):
-        train(feed)
-
-
-def test_a_first_result_that_no_batch_can_hold_names_its_sequence() -> None:
-    feed_of_dicts = in_segments(clips(1), batch_size=1).map_segments(lambda *_: {"x": {"a": 1}})
-    text = r"gave sequence 'x': \{'a': 1\} holds neither strings alone nor numbers"
-    with (
-        serving(feed_of_dicts) as server,
-        pytest.raises(headrace.DataError, match=text),
-        connect(server) as feed,
-    ):
-        train(feed)
-
-
-@pytest.mark.parametrize(
     ("policy", "text"),
     [
         ({}, "segment 1 of 3: .* the second segment"),
