@@ -230,42 +230,14 @@ def test_rows_that_are_no_array_are_named_and_skipped(
         opened(kind, path).take(slice(2, 3))
 
 
-def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
-    one = write(tmp_path / "1", pa.table({"x": pa.array([1, 2], pa.int64())}))
-    two = write(tmp_path / "2", pa.table({"x": pa.array([3], pa.int32())}))
-    three = write(tmp_path / "3", pa.table({"y": pa.array([3])}))
-    four = write(tmp_path / "4", pa.table({"x": pa.array(["a"])}))
-    with pytest.raises(DataError, match=r"2, column 'x': it is int32\[\] here and int64\[\] in"):
-        opened("arrow", one, two)
-    with pytest.raises(DataError, match=r"3, column 'x': the file has no such column .*'y'"):
-        opened("arrow", one, three)
-    features = {"x": Feature("scalar", "int64")}
-    assert all_of(opened("arrow", one, two, features=features)) == [{"x": i} for i in (1, 2, 3)]
-    with pytest.raises(DataError, match=r"bytes.* in the file and int64.* in the declaration"):
-        opened("arrow", one, four, features=features)
-    bad = BadRecords(skip=True)
-    reader = opened("arrow", one, three, four, features=features, bad=bad)
-    assert all_of(reader) == [{"x": 1}, {"x": 2}]
-    assert bad.counts == {"missing_feature": 1, "wrong_type": 1}
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"), [("arrow", ""), ("parquet", ": it is no Parquet file, or it is cut off")]
-)
-def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path, kind: str, text: str) -> None:
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_file_that_is_cut_off_is_skipped(tmp_path: Path, kind: str) -> None:
     whole = Path(write(tmp_path / "whole", table(4), kind))
-    for name, content in (
-        ("cut", whole.read_bytes()[:-100]),
-        ("empty", b""),
-        ("text", b"hello, this is no arrow file at all"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=name + text):
-            opened(kind, tmp_path / name)
-        bad = BadRecords(skip=True)
-        reader = opened(kind, tmp_path / name, whole, bad=bad)
-        assert all_of(reader) == rows_of(table(4))
-        assert bad.counts == {"corrupt_file": 1}
+    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-100])
+    bad = BadRecords(skip=True)
+    reader = opened(kind, tmp_path / "cut", whole, bad=bad)
+    assert all_of(reader) == rows_of(table(4))
+    assert bad.counts == {"corrupt_file": 1}
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int8())])

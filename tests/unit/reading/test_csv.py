@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import uuid
 from pathlib import Path
@@ -12,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.chunk import BadRecords
 from headrace_server.reading.source import StreamSource
 from tests.examples import some
 from tests.unit.readers import all_of, opened, write
@@ -63,20 +60,6 @@ def test_a_written_file_is_read_from_any_position(
     assert all_of(reader) == [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
 
 
-def test_a_bad_row_is_named_or_skipped(tmp_path: Path) -> None:
-    features = {"n": Feature("scalar", "int8"), "s": Feature("scalar", "bytes")}
-    path = write(tmp_path / "a.csv", "n,s\n1,x\n2,y,z\n3,z\n")
-    text = f"{path}, record 1, byte 8: row 2 has 3 cells, and there are 2 columns"
-    with pytest.raises(DataError, match=text):
-        opened("csv", path, features=features).read(0, b"", 9)
-    bad = BadRecords(skip=True)
-    reader = opened("csv", path, features=features, bad=bad)
-    chunk, end = reader.read(0, b"", 9)
-    assert end is None and chunk.ordinals.tolist() == [0, 2]
-    assert bad.counts == {"corrupt_record": 1}
-    assert all_of(reader) == [{"n": 1, "s": b"x"}, {"n": 3, "s": b"z"}]
-
-
 def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
     features = {
         "n": Feature("scalar", "int64", (), -1, True),
@@ -93,34 +76,3 @@ def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
 def test_numbers_too_long_for_int64_stay_text_and_bytes_stay_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"\xef\xbb\xbfaccount,raw\n12345678901234567890,\xff\xfe\n")
     assert all_of(opened("csv", path)) == [{"account": b"12345678901234567890", "raw": b"\xff\xfe"}]
-
-
-def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
-    twice = write(tmp_path / "twice", "n,n\n1,2\n")
-    good = write(tmp_path / "good", "n\n1\n")
-    with pytest.raises(DataError, match=r"twice: two columns are named 'n'; rename one$"):
-        opened("csv", twice)
-    features = {"n": Feature("scalar", "int64")}
-    bad = BadRecords(skip=True)
-    assert all_of(opened("csv", twice, good, features=features, bad=bad)) == [{"n": 1}]
-    with pytest.raises(
-        DataError, match=r"good, record 0, byte 0: there is no column 'm'; it has 'n'"
-    ):
-        opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
-
-
-def test_a_quote_that_never_ends_and_a_cut_off_file_are_damage(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", 'n,s\n1,x\n2,"y\n')
-    with pytest.raises(DataError, match="row 2: it is no CSV: unexpected end of data"):
-        opened("csv", path).read(0, b"", 9)
-    cut = tmp_path / "b.csv.gz"
-    cut.write_bytes(gzip.compress(b"n,s\n" + b"1,x\n" * 999)[:-12])
-    features = {"n": Feature("scalar", "int64")}
-    with pytest.raises(
-        DataError, match=r"b.csv.gz.*truncated at byte 36: the gzip data is not complete"
-    ):
-        opened("csv", cut, features=features).read(0, b"", 9999)
-    bad = BadRecords(skip=True)
-    _, end = opened("csv", cut, features=features, bad=bad).read(0, b"", 9999)
-    assert end is None
-    assert bad.counts == {"truncated_file": 1}

@@ -55,18 +55,6 @@ def forking() -> Iterator[Any]:
     yield {"child": os.fork()}
 
 
-def odd(values: list[Any]) -> Iterator[Any]:
-    return ({"n": v} if v != "none" else 7 for v in values)
-
-
-def odd_list(values: list[Any]) -> list[Any]:
-    return [{"n": v} if v != "none" else 7 for v in values]
-
-
-def unsized() -> Any:
-    return np.array(3)
-
-
 #: The examples of each call of ``changing``, from the first on.
 CALLS: list[Iterator[Any]] = []
 
@@ -167,43 +155,6 @@ def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at: int) ->
     assert end is None
     assert examples(chunk) == want(at)
     assert bad.counts == {"corrupt_record": 1}
-
-
-def test_a_function_that_fails_at_once_is_named() -> None:
-    with pytest.raises(
-        DataError, match=r"broken, record 0: it raised KeyError: .*\(.*test_function\.py:\d+\)"
-    ):
-        opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
-    with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
-        opened("function", function=HERE + "listed").read(0, b"", 1)
-    with pytest.raises(DataError, match=r"unsized: it raised TypeError: len\(\) of unsized object"):
-        indexed("unsized")
-
-
-@pytest.mark.parametrize("name", ["odd", "odd_list"])
-@pytest.mark.parametrize(
-    ("value", "reason", "text"),
-    [
-        ("none", "corrupt_record", r"record 1: 7 is an int, not a dict of columns"),
-        (1.5, "wrong_type", r"record 1, column 'n': 1.5 is float64"),
-        (None, "missing_feature", r"record 1, column 'n': it is missing"),
-    ],
-)
-def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, text: str) -> None:
-    features = {"n": Feature("scalar", "int64")}
-
-    def read(bad: BadRecords) -> Any:
-        given = [0, value, 2]
-        if name == "odd_list":
-            return indexed(name, given, features=features, bad=bad).take(slice(0, 3))
-        options = {"function": HERE + name, "args": [given]}
-        return opened("function", features=features, bad=bad, **options).read(0, b"", 9)[0]
-
-    with pytest.raises(DataError, match=text):
-        read(BadRecords())
-    bad = BadRecords(skip=True)
-    assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
-    assert bad.counts == {reason: 1}
 
 
 def with_texts(n: int) -> Iterator[Any]:

@@ -120,14 +120,3 @@ def test_a_bad_line_is_named_or_skipped(
     assert chunk.ordinals.tolist() == [0, 2]
     assert bad.counts == {reason: 1}
     assert all_of(reader) == [{"a": 1}, {"a": 3}]
-
-
-def test_where_no_record_shows_the_columns_they_are_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "{", "}")
-    with pytest.raises(DataError, match="declare the features"):
-        opened("jsonl", path, bad=BadRecords(skip=True))
-    with pytest.raises(DataError, match="declare the features"):
-        opened("jsonl", write(tmp_path / "a.gz", "{", "}"), bad=BadRecords(skip=True))
-    for name in ("b", "b.gz"):
-        with pytest.raises(DataError, match=rf"{name}, line 2, byte 9, column 'a': 'x' is bytes"):
-            opened("jsonl", write(tmp_path / name, {"a": 1}, {"a": "x"}))

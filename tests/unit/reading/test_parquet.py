@@ -24,18 +24,6 @@ from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_arrow import write
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_a_column_that_no_file_has_is_refused_with_those_that_it_has(
-    tmp_path: Path, kind: str
-) -> None:
-    path = write(tmp_path / "a", pa.table({"audio": [1, 2], "label": [0, 1]}), kind)
-    text = (
-        r"column 'adio': the file has no such column \(it has 'audio', 'label'\); .*mean 'audio'\?"
-    )
-    with pytest.raises(DataError, match=text):
-        opened(kind, path, features={"adio": Feature("scalar", "int64")})
-
-
 def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a"
     source = pa.table({"x": np.arange(9)})
@@ -119,17 +107,3 @@ def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_pat
     features = {"x": Feature("sequence", "int32", ())}
     found = all_of(opened("parquet", *paths, features=features, group_by="key"))
     assert found == [{"x": [1, 2]}, {"x": [3]}, {"x": [4]}] * 2
-
-
-@pytest.mark.parametrize(
-    ("column", "text"),
-    [
-        ("episod", r"a: group_by='episod' is no column of it; it has 'key', 'at', 'x'"),
-        ("x", r"a: group_by='x' is a column of lists"),
-        ("at", r"a, row group 0: group_by='at' is null"),
-    ],
-)
-def test_a_column_that_can_not_group_is_refused(tmp_path: Path, column: str, text: str) -> None:
-    rows = pa.table({"key": [1, 2], "at": [1, None], "x": [[1], [2]]})
-    with pytest.raises(DataError, match=text):
-        opened("parquet", write(tmp_path / "a", rows, "parquet"), group_by=column)

@@ -175,13 +175,6 @@ def test_a_file_that_changed_with_its_size_and_time_alike_is_noticed_by_its_inde
         opened(kind, path, cache=cache, **more)
 
 
-def test_a_header_that_is_no_csv_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('"a,b\n1,2\n')
-    with pytest.raises(DataError, match=r"a\.csv, record 0, byte 0: unexpected end of data"):
-        _read_all(opened("csv", path, features={"a": Feature("scalar", "int64")}))
-
-
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
     kind: str, monkeypatch: pytest.MonkeyPatch

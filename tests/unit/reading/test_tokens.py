@@ -62,13 +62,3 @@ def test_windows_and_lanes_are_slices_of_their_file(
     rows = all_of(opened(hs.read_tokens(paths, np.uint16, lanes=size, shift=shift)))
     assert [(r["key"], r["tokens"], r.get("targets", r["tokens"])) for r in rows] == lanes
     assert all(("targets" in row) == bool(shift) for row in rows)
-
-
-def test_files_of_another_size_or_dtype_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(b"abc")
-    with pytest.raises(DataError, match="has 3 bytes, which are no whole number of uint16"):
-        opened(hs.read_tokens(tmp_path / "a.bin", "uint16", window=1))
-    for name in ("int32", "int64"):
-        np.save(tmp_path / f"{name}.npy", np.arange(9, dtype=name))
-    with pytest.raises(DataError, match=r"int64\.npy holds int64, and .*int32\.npy int32"):
-        opened(hs.read_tokens(str(tmp_path / "*.npy"), window=2))
