@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from headrace.connection.batch_memory import Attachment, BufferPool, Holder
-from headrace_proto.errors import ProtocolError
 
 PAGE = mmap.PAGESIZE
 SEGMENT = "slab-0-0-0"
@@ -113,11 +112,6 @@ def test_memory_is_reported_after_its_private_pages_are_dropped(directory):
     assert seen == [0]
 
 
-def test_memory_of_another_host_is_not_there(directory):
-    with pytest.raises(FileNotFoundError):
-        attach(directory / "elsewhere")
-
-
 def test_the_lock_is_held_while_an_attachment_or_any_view_lives(directory):
     assert not locked(directory)
     attachment = attach(directory)
@@ -147,25 +141,6 @@ def test_a_retired_segment_stays_readable_for_its_views_and_is_unmapped_with_the
     assert mapped() == 1 and second[5] == 5
     del second
     assert mapped() == 0
-
-
-@pytest.mark.parametrize(
-    ("segment", "offset", "nbytes", "text"),
-    [
-        (SEGMENT, 0, 4 * PAGE + 1, f"block 0\\+{4 * PAGE + 1} does not lie in segment"),
-        (SEGMENT, 4 * PAGE, 1, "does not lie in segment 'slab-0-0-0'"),
-        (SEGMENT, 64, 1, r"block 64\+1 does not lie"),
-        ("../../etc/passwd", 0, 1, "'../../etc/passwd' is not the name of a segment"),
-        ("slab-0-0-0/../x", 0, 1, "is not the name of a segment"),
-        ("trainer-1", 0, 1, "is not the name of a segment"),
-        ("", 0, 1, "'' is not the name of a segment"),
-    ],
-)
-def test_a_reference_that_leads_elsewhere_is_refused(directory, segment, offset, nbytes, text):
-    released = Releases()
-    with pytest.raises(ProtocolError, match=text):
-        attach(directory).block(segment, offset, nbytes, released)
-    assert released.count == 0
 
 
 # BufferPool

@@ -5,7 +5,6 @@ use.
 from math import prod
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -103,24 +102,3 @@ def test_slots_that_pass_the_check_can_be_read(dtype, shape, offset, nbytes, con
         except ProtocolError:
             continue
         assert array.shape == shape
-
-
-@pytest.mark.parametrize(
-    "offsets",
-    [
-        [1, 2, 3],  # does not begin at 0
-        [0, 3, 2],  # falls
-        [0, -1, 3],
-        [0, 2, 105],  # past the slot
-        [0, 2, 2**63 - 1],
-        [0, 2**63 - 1, -(2**63), -1, 3],  # falls, though every difference wraps to a positive one
-    ],
-)
-def test_offsets_that_lie_are_refused(offsets):
-    count = len(offsets) - 1
-    slot = Slot(BYTES, (count,), 0, 8 * (count + 1) + 104)
-    check_slot(slot, BLOCK)
-    block = aligned_bytes(BLOCK)
-    array_at(block, Slot("int64", (count + 1,), 0, 0))[:] = offsets
-    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
-        strings_at(block, slot)
