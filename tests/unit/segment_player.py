@@ -79,6 +79,8 @@ class Player(Place):
         self.me: Slot = ME if self.feed.lanes else ANYONE
         self.waiting: list[Batch] = []  # made for other slots
         self.tokens = itertools.count(1)
+        self.most = 1  # batches of a step …
+        self.together = 0  # … and how many came with another
 
     def step(self, slot: Slot | None = None, epoch: int = 0) -> Batch | Outlook:
         """A batch for a slot, or why there is none."""
@@ -88,9 +90,10 @@ class Player(Place):
             if mine:
                 self.waiting.remove(first := min(mine, key=lambda batch: batch.turn))
                 return first
-            made = self.feed.make(slot, epoch)
+            made = self.feed.make(slot, epoch, most=self.most)
             if isinstance(made, Outlook):
                 return made
+            self.together += len(made[1:])
             self.waiting += made
 
     def take(self, slot: Slot | None = None, epoch: int = 0) -> Any:

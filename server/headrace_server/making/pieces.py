@@ -11,7 +11,6 @@ the right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,70 +18,51 @@ import numpy as np
 from ..shaping.spans import ALL, Spans
 from .segment_cutting import Geometry, Group
 
+#: A piece of each segment of a batch: its first step, number of steps, and step in the column.
+Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-@dataclass(slots=True, eq=False)
-class Pieces:
-    """Steps of the examples of a batch, and where they lie in it, in all of its sequences."""
 
-    first: np.ndarray
-    sizes: np.ndarray
-    to: np.ndarray  # the step in the block
-    groups: list[Group]
-    #: Row of the block of each, which it has to itself; None: they share rows.
-    places: Any = None
-    #: Further pieces of some of the segments.
-    more: Pieces | None = None
-
-    @classmethod
-    def of(cls, spans: Spans, geometry: Geometry, groups: list[Group]) -> Pieces:
-        """Return the pieces of all segments of a batch."""
-        first, width = spans.first, geometry.width
-        if spans.cut.packed:
-            to = spans.places * width + spans.begins
-            return cls(first, spans.after - first, to, groups)
-        places = spans.places if spans.size else np.arange(len(first))
-        to, more, left = places * width, None, geometry.left
-        own = geometry.own(first, spans.openings)
-        after = first + own
-        if geometry.right:
-            end = np.minimum(after + geometry.right, spans.available)
-            short = own < geometry.cut.unroll
-            if np.any(short):
-                sizes = np.where(short, np.maximum(end - after, 0), 0)
-                more = cls(after, sizes, to + left + geometry.cut.unroll, groups)
-            after = np.where(short, after, end)
-        after = np.minimum(after, spans.available)
-        if left:
-            before = np.minimum(first, left)
-            first, to = first - before, to + left - before
-        return cls(first, after - first, to, groups, spans.places, more)
+def pieces_of(spans: Spans, geometry: Geometry, rows: np.ndarray) -> list[Pieces]:
+    """Return the pieces of all segments, which lie in these ``rows``; packed ones share rows."""
+    first, width = spans.first, geometry.width
+    if spans.cut.packed:
+        return [(first, spans.after - first, spans.places * width + spans.begins)]
+    to, more, left = rows * width, list[Pieces](), geometry.left
+    own = geometry.own(first, spans.openings)
+    after = first + own
+    if geometry.right:
+        end = np.minimum(after + geometry.right, spans.available)
+        short = own < geometry.cut.unroll
+        if np.any(short):
+            sizes = np.where(short, np.maximum(end - after, 0), 0)
+            more.append((after, sizes, to + left + geometry.cut.unroll))
+        after = np.where(short, after, end)
+    after = np.minimum(after, spans.available)
+    if left:
+        before = np.minimum(first, left)
+        first, to = first - before, to + left - before
+    return [(first, after - first, to), *more]
 
 
 def write_sequence(
-    block: np.ndarray, offset: int, rows: int, width: int, source: str, pieces: Pieces
+    block: np.ndarray,
+    offset: int,
+    width: int,
+    source: str,
+    groups: list[Group],
+    pieces: list[Pieces],
+    chosen: Any = ALL,
 ) -> None:
-    """Write a sequence to ``rows`` of ``width`` steps, with zeros where there is no step.
+    """Copy the pieces of a sequence, or of the ``chosen`` segments; other steps stay as they are.
 
-    Rows that pieces share are zero already.
+    The column begins at ``offset``.
     """
-    for offer, of, numbers in pieces.groups:
-        item, origins, raw, every = offer.steps_of(source, width)
-        starts, sizes = origins.take(numbers) + pieces.first[of] * item, pieces.sizes[of]
-        to, places = pieces.to[of], pieces.places
-        if places is not None:
-            if every is not None:
-                inside = np.minimum(starts, len(every) - 1)  # partial ones are written again
-                at = of if places is ALL else places[of]
-                np.ndarray((rows,), every.dtype, block, offset)[at] = every[inside]
-            partial = (sizes < width).nonzero()[0]
-            if len(partial):
-                blank = np.ndarray((rows, width * item), np.uint8, block, offset)
-                blank[to.take(partial) // width] = 0
-            if every is not None:
-                starts, sizes, to = starts.take(partial), sizes.take(partial), to.take(partial)
-        counted = starts.tolist(), (sizes * item).tolist(), (to * item + offset).tolist()
-        target = block.data
-        for start, size, place in zip(*counted, strict=True):
-            target[place : place + size] = raw[start : start + size]
-    if pieces.more is not None:
-        write_sequence(block, offset, rows, width, source, pieces.more)
+    target = block.data
+    for offer, of, rows in groups:
+        item, origins, raw, _ = offer.steps_of(source, width)
+        which = chosen if chosen is ALL else chosen[of]
+        for first, sizes, to in pieces:
+            starts = origins.take(rows) + first[of] * item
+            counted = starts, sizes[of] * item, to[of] * item + offset
+            for start, size, at in zip(*(part[which].tolist() for part in counted), strict=True):
+                target[at : at + size] = raw[start : start + size]

@@ -1,6 +1,12 @@
-"""A batch of segments as bytes: sequences, contexts and states, written once.
+"""Batches of segments as bytes: sequences, contexts and states.
 
-    Spans + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
+    Spans of some batches + Offers of their chunks ─► Gathered ─┬─► SegmentBlock ─► fill(block)
+                                                       states ──┘
+    Gathered    heads [batches, bytes]       all columns of numbers but sequences and states: they
+                                             are the first bytes of a block
+                sequences [batches, rows, …] each gathered by one index
+
+Batches that are made in one step are gathered together, and cut apart when each is written.
 
 A row of packed lanes has steps of several examples, and columns with a value for each of these:
 
@@ -13,27 +19,27 @@ layout computes them once for each combination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.layout import ALIGNMENT, MOST_EVEN, arrange, even_offsets
+from headrace_proto.layout import ALIGNMENT, MOST_EVEN, arrange, array_at, even_offsets
 from headrace_proto.layout import Slot as ColumnPlace
 from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.declaration import Plain
 from ..reading.columns import Strings, ranges
-from ..shaping.spans import ALL, Spans
+from ..shaping.spans import ALL, Spans, joined
 from .assemble import as_bytes
-from .pieces import Pieces, write_sequence
-from .segment_cutting import Geometry, Offer, groups
+from .pieces import pieces_of, write_sequence
+from .segment_cutting import LONG_ROW, Geometry, Offer, groups
 from .state_table import StateColumns
 
 #: The result of one segment: arrays by the names of sequences; None for a bad one.
@@ -57,26 +63,32 @@ _MOST_RECORD = 2**31
 
 
 class _Numbers:
-    """Where the columns of numbers of batches with the same counts lie: at the start of a block."""
+    """Where the columns of numbers of batches with the same counts lie: at the start of a block.
 
-    def __init__(self, specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        """``specs``: dtype and shape by name."""
+    The head of a block has all but sequences, states and ``@starts``.
+    """
+
+    def __init__(self, specs: Mapping[str, tuple[str, tuple[int, ...]]], heads: int) -> None:
+        """``specs``: dtype and shape by name; those of the head come first."""
         slots, self.end = arrange([(dtype, shape, 0) for dtype, shape in specs.values()])
         self.slots = dict(zip(specs, slots, strict=True))
-        self.arrays = {n: (s.shape, numpy_dtype(s.dtype), s.offset) for n, s in self.slots.items()}
-        self._record: np.dtype | None = None
-        if self.end < _MOST_RECORD:
-            formats = [(dtype, shape) for shape, dtype, _ in self.arrays.values()]
-            offsets = [slot.offset for slot in slots]
-            named = {"names": list(specs), "formats": formats, "offsets": offsets}
-            self._record = np.dtype(named)  # type: ignore[call-overload]
+        self.head = slots[heads].offset if heads < len(slots) else self.end  # bytes of it
+        self.of_heads = _viewer(dict(islice(self.slots.items(), heads)), self.head)
+        self.of_block = _viewer(self.slots, self.end)
 
-    def columns(self, block: np.ndarray) -> Any:
-        """Return the columns by name, as views of their block."""
-        if self._record is not None:
-            return np.ndarray((), self._record, block)
-        arrays = self.arrays.items()
-        return {name: np.ndarray(shape, dtype, block, at) for name, (shape, dtype, at) in arrays}
+
+def _viewer(slots: Mapping[str, ColumnPlace], end: int) -> Callable[[np.ndarray], Any]:
+    """Return a function that views a block, or several of ``end`` bytes, as columns by name."""
+    if end >= _MOST_RECORD:  # it is one block
+        return lambda blocks: {
+            name: array_at(blocks.reshape(-1), slot).reshape(*blocks.shape[:-1], *slot.shape)
+            for name, slot in slots.items()
+        }
+    formats = [(numpy_dtype(slot.dtype), slot.shape) for slot in slots.values()]
+    offsets = [slot.offset for slot in slots.values()]
+    named = {"names": list(slots), "formats": formats, "offsets": offsets, "itemsize": end}
+    record = np.dtype(named)  # type: ignore[call-overload]
+    return lambda blocks: np.ndarray(blocks.shape[:-1], record, blocks)
 
 
 @dataclass(slots=True)
@@ -86,7 +98,7 @@ class _Places:
     slots: list[ColumnPlace]  # in the order of the fields
     nbytes: int
     numbers: _Numbers
-    strings: Mapping[str, ColumnPlace]
+    strings: list[ColumnPlace]
 
 
 class BlockLayout:
@@ -113,17 +125,27 @@ class BlockLayout:
         self.masks = [_SEQUENCE + name for name in masks]
         named = [(n, of) for n, of in _named(self.numbers, _SEQUENCE) if n not in self.masks]
         self.sequences, self.made = ([], named) if results else (named, [])
-        self.values = [(n, values[of]) for n, of in self.sequences if of in values]
+        self.values = {n: values[of] for n, of in self.sequences if of in values}
         self.extra = [n for n in self.numbers if n.startswith((_STATE, _INITIAL))]
         self.extra += [n for n in self.numbers if n == "@state_of"]
-        self.of_block = [n for n in self.numbers if n in _OF_BLOCK]
         self.sides = [n for n in LENGTHS[2:] if n in fields]
-        #: Whether it matters which steps of a row are real.
-        self.padded = bool(self.masks or self.values or self.sides)
-        columns = (n for n, _ in named)
+        columns = [n for n, _ in named]
+        #: Dtype and shape of a step of each sequence that is gathered, and the bytes of their rows;
+        #: others are copied piece by piece.
+        self.gathered, self.row_bytes = dict[str, tuple[np.dtype, tuple[int, ...]]](), 0
+        for name in () if self.packed or results else columns:
+            shape, dtype = self._inner(name, 1), numpy_dtype(fields[name].dtype)
+            if 0 < prod(shape) * dtype.itemsize <= LONG_ROW:
+                self.gathered[name] = dtype, shape[1:]
+                self.row_bytes += prod(shape) * dtype.itemsize
+        #: Whether several batches are gathered together, as far as each has a segment in each row.
+        self.together = not (self.packed or results or len(self.gathered) < len(self.sequences))
         known = {*_OF_SEGMENTS, *_OF_BLOCK, *LENGTHS, *PACKED, *self.extra, *self.masks, *columns}
         #: Columns of numbers that examples have: context and facts.
         self.of_examples = [n for n in self.numbers if n not in known]
+        others = {*self.extra, *columns, "@starts"}
+        self.numbers.sort(key=others.__contains__)  # the head comes first
+        self._heads = sum(n not in others for n in self.numbers)
         self.texts = dict(_named(self.strings, _SEQUENCE))  # sequences of strings
         #: By column: its strings in a row without an example.
         self.blanks = {
@@ -133,23 +155,25 @@ class BlockLayout:
         #: Places by the counts of rows, starts, states and examples of a row, and the bytes of
         #: columns of strings.
         self.places = lru_cache(_MOST_KNOWN)(self._placed)
-        self._placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
+        self.placed_numbers = lru_cache(_MOST_KNOWN)(self._of_numbers)
 
     def _placed(self, counts: _Counts, texts: tuple[int, ...]) -> _Places:
         """Numeric columns come first, so their offsets do not depend on the strings."""
-        numbers = self._placed_numbers(counts)
-        placed, strings, end = dict(numbers.slots), dict[str, ColumnPlace](), numbers.end
+        numbers = self.placed_numbers(counts)
+        placed, strings, end = dict(numbers.slots), list[ColumnPlace](), numbers.end
         for name, size in zip(self.strings, texts, strict=True):
             shape = self._rows(name, counts), *self._inner(name, counts[3])
             nbytes = 8 * (prod(shape) + 1) + size
-            placed[name] = strings[name] = ColumnPlace(BYTES, shape, end, nbytes)
+            placed[name] = ColumnPlace(BYTES, shape, end, nbytes)
+            strings.append(placed[name])
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return _Places([placed[name] for name in self.fields], end, numbers, strings)
 
     def _of_numbers(self, counts: _Counts) -> _Numbers:
         """Return where the numeric columns of batches with these counts lie."""
         shapes = {n: (self._rows(n, counts), *self._inner(n, counts[3])) for n in self.numbers}
-        return _Numbers({n: (self.fields[n].dtype, shape) for n, shape in shapes.items()})
+        specs = {n: (self.fields[n].dtype, shape) for n, shape in shapes.items()}
+        return _Numbers(specs, self._heads)
 
     def _rows(self, name: str, counts: _Counts) -> int:
         if name.startswith(_INITIAL):
@@ -178,100 +202,293 @@ def places_of_starts(batch: Spans) -> np.ndarray:
     return starts.nonzero()[0]
 
 
+class Gathered:
+    """What the batches of one step have of their examples, gathered together.
+
+    Several are whole batches, with a segment in each row.  In the block of a rank the places
+    without an example are zero, and their strings are empty.
+    """
+
+    heads: np.ndarray | None = None  # the first bytes of each of several blocks
+    columns: Any = None  # of the head, once they are gathered
+    absent: Any = None  # indices of the steps of rows that no segment has; None: there is none
+
+    def __init__(
+        self, layout: BlockLayout, batches: Sequence[Spans], offers: Mapping[int, Offer]
+    ) -> None:
+        self.layout, self.batches, self.offers = layout, batches, offers
+        self.spans = spans = batches[0] if len(batches) == 1 else joined(batches)
+        self.rows = spans.size or spans.height // len(batches)  # of a block
+        self.groups = groups(spans.chunks, spans.rows, offers)
+        #: Rows of the block that hold a segment, and places in columns of examples.
+        self.rows_at = self._examples = places = spans.places
+        self.most = 1  # examples of a row
+        if layout.packed:
+            self._numbers = np.arange(len(spans)) - spans.heads[spans.row_of]  # in their rows
+            self.most = int(self._numbers.max(initial=0)) + 1
+            self.rows_at = places[spans.heads]
+            self._examples = places * self.most + self._numbers
+        self.sequences: dict[str, np.ndarray] = {}  # [rows of all batches, width, …]
+        self._texts: dict[str, list[bytes]] = {}
+
+    def gather(self, columns: Any) -> None:
+        """Gather the columns of numbers, unless that is done; of one batch to its ``columns``."""
+        if self.columns is not None:
+            return
+        spans, layout, count = self.spans, self.layout, len(self.batches)
+        if count > 1:
+            placed = layout.placed_numbers((self.rows, 0, 0, 1))
+            self.heads = np.empty((count, placed.head), np.uint8)
+            columns = placed.of_heads(self.heads)
+        self.columns = columns
+        if "@lane" in layout.fields:
+            lanes = np.arange(self.rows) if spans.size else spans.lanes[spans.heads]
+            columns["@lane"][...] = lanes.reshape(count, -1)
+        if not len(spans):  # of a rank
+            self.absent = np.ones((self.rows, layout.geometry.width), bool).nonzero()
+            return
+        for name in layout.of_examples:
+            taken = [offer.columns[name][rows] for offer, _, rows in self.groups]
+            self._put(name, self._joined(taken), self._examples)
+        taken = [offer.numbers[rows] for offer, _, rows in self.groups]
+        counts, totals = self._joined(taken).T
+        if layout.packed:
+            self._put("@total_length", totals, self._examples)
+            self._put("@insertion_index", spans.indices, self._examples)
+            self._put_steps()
+        else:
+            self._put_segments(counts, totals)
+
+    def _put(self, name: str, values: np.ndarray, places: Any) -> None:
+        """Write values of rows or of examples to their places in a column."""
+        column = self.columns[name]
+        if places is ALL:
+            column[...] = values.reshape(column.shape)
+        else:  # it is one batch
+            outer = prod(column.shape[: column.ndim - values.ndim + 1])
+            column.reshape(outer, *values.shape[1:])[places] = values
+
+    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return what the groups have, in the order of the segments."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = np.empty((len(self.spans), *parts[0].shape[1:]), parts[0].dtype)
+        for part, (_, at, _) in zip(parts, self.groups, strict=True):
+            whole[at] = part
+        return whole
+
+    def _put_segments(self, counts: np.ndarray, totals: np.ndarray) -> None:
+        """Write what follows from the steps of segments that have a row each."""
+        spans, layout, geometry = self.spans, self.layout, self.layout.geometry
+        first, columns = spans.first, self.columns
+        length = np.minimum(np.maximum(totals - first, 0), geometry.own(first, spans.openings))
+        known = np.array([spans.cut.before(first), counts, length, totals, spans.indices])
+        if self.heads is not None:
+            known = known.reshape(len(known), *self.heads.shape[:1], -1)
+        for name, at in layout.of_segments:
+            columns[name][self.rows_at] = known[at]
+        steps = geometry.steps(first, spans.openings)
+        if layout.masks or layout.sides:
+            real, after = (steps >= 0) & (steps < totals[:, None]), geometry.left + spans.cut.unroll
+            for name in layout.sides:
+                side = slice(geometry.left) if name == "@left_length" else slice(after, None)
+                self._put(name, real[:, side].sum(1), self.rows_at)
+            for name in layout.masks:
+                self._put(name, real, self.rows_at)
+        absent = steps >= spans.available[:, None]
+        if geometry.left or spans.openings is not None:
+            absent |= steps < 0
+        if spans.size:
+            whole = np.ones((self.rows, geometry.width), bool)
+            whole[self.rows_at] = absent
+            absent = whole
+        gaps = absent.nonzero()
+        self.absent = gaps if len(gaps[0]) else None
+        for name, source in layout.sequences:
+            if name in layout.gathered:
+                self.sequences[name] = self._sequence(name, source)
+
+    def _put_steps(self) -> None:
+        """Write what packed rows have by row and by step."""
+        spans, columns, tails, at = self.spans, self.columns, self.spans.tails, self.rows_at
+        sizes, begins = spans.after - spans.first, spans.places * spans.cut.unroll + spans.begins
+        self._put("@first", spans.first[spans.heads] == 0, at)
+        self._put("@last", spans.last[tails], at)
+        self._put("@length", (spans.begins + sizes)[tails], at)
+        columns["@resets"].reshape(-1)[begins[spans.first == 0]] = True
+        step, ids = ranges(np.zeros_like(sizes), sizes), columns["@segment_ids"]
+        steps = begins.repeat(sizes) + step
+        ids.reshape(-1)[steps] = (self._numbers + 1).repeat(sizes)
+        columns["@positions"].reshape(-1)[steps] = spans.first.repeat(sizes) + step
+        for name in self.layout.masks:
+            columns[name][...] = ids > 0
+        self.absent = (ids == 0).nonzero()
+
+    def _sequence(self, name: str, source: str) -> np.ndarray:
+        """Gather a sequence by one index, which says where the first step of each row lies.
+
+        Rows with steps before or after the buffer, or in two pieces, are copied piece by piece.
+        """
+        spans, geometry, width = self.spans, self.layout.geometry, self.layout.geometry.width
+        first, taken, beyond = spans.first, [], []
+        if geometry.left:
+            first = first - geometry.left
+        for offer, of, rows in self.groups:
+            item, origins, _, every = offer.steps_of(source, width)
+            at = origins.take(rows) + first[of] * item
+            inside = np.minimum(np.maximum(at, 0), len(every) - 1)
+            taken.append(every[inside])
+            beyond.append(inside != at)
+        dtype, inner = self.layout.gathered[name]
+        steps = self._joined(taken).view(dtype).reshape(-1, width, *inner)
+        odd = self._joined(beyond)
+        if spans.openings is not None and geometry.right:
+            odd |= (spans.first == 0) & (spans.openings < spans.cut.unroll)
+        if len(odd.nonzero()[0]):
+            steps[odd] = 0
+            pieces = pieces_of(spans, geometry, np.arange(len(steps)))
+            raw = steps.reshape(-1).view(np.uint8)
+            write_sequence(raw, 0, width, source, self.groups, pieces, odd)
+        if spans.size:
+            whole = np.zeros((self.rows, width, *inner), dtype)
+            whole[self.rows_at] = steps
+            steps = whole
+        if self.absent is not None:
+            steps[self.absent] = self.layout.values.get(name, 0)
+        return steps
+
+    # Strings
+
+    def texts(self, name: str, number: int, results: Iterable[tuple[int, Result]]) -> list[bytes]:
+        """Return the strings of a column of one of the batches, in C order."""
+        found = self._texts.get(name)
+        if found is None:
+            blank, source = self.layout.blanks[name], self.layout.texts.get(name)
+            if source is not None:
+                found = self._of_steps(source, blank, results)
+            else:
+                found = self._of_examples(name, blank)
+            self._texts[name] = found
+        count = len(found) // len(self.batches)
+        return found[count * number : count * (number + 1)]
+
+    def _of_examples(self, name: str, blank: list[bytes]) -> list[bytes]:
+        """Return a column of context, or the keys."""
+        taken = [_texts(offer.columns[name], rows) for offer, _, rows in self.groups]
+        if len(taken) == 1 and self._examples is ALL:  # as it mostly is
+            return taken[0]
+        count = len(self.batches) * self.rows * self.most
+        whole = np.full((count, len(blank)), b"", object)
+        whole[:] = blank
+        places = np.arange(count)[self._examples]
+        for texts, (_, of, rows) in zip(taken, self.groups, strict=True):
+            flat = np.empty(len(texts), object)
+            flat[:] = texts
+            whole[places[of]] = flat.reshape(len(rows), len(blank))
+        return whole.reshape(-1).tolist()
+
+    def _of_steps(
+        self, source: str, blank: list[bytes], results: Iterable[tuple[int, Result]]
+    ) -> list[bytes]:
+        """Return a sequence of strings."""
+        count, width = len(self.batches) * self.rows, self.layout.geometry.width
+        whole = np.empty(count * len(blank), object)
+        whole[:] = blank * count
+        places = np.arange(count)[self.spans.places]
+        if self.layout.results is not None:
+            of_rows = whole.reshape(count, len(blank))
+            for row, result in results:
+                if result is not None:
+                    of_rows[places[row]] = result[source].reshape(-1)
+            return whole.tolist()
+        steps = whole.reshape(count * width, -1)
+        for piece in pieces_of(self.spans, self.layout.geometry, places):
+            for offer, of, rows in self.groups:
+                asked = rows, *(part[of] for part in piece)
+                for row, first, size, to in zip(*(part.tolist() for part in asked), strict=True):
+                    texts = offer.sequences[source].part(row)
+                    assert isinstance(texts, Strings)
+                    part = texts.take(slice(first, first + size)).to_objects()
+                    steps[to : to + size] = part.reshape(size, steps.shape[1])
+        return whole.tolist()
+
+
 class SegmentBlock:
     """One batch about to be written.
 
     ``extra`` has the columns that do not come from examples: arrays, or a table and rows of it.
-    Numeric ones may be set later than the others.  In the block of a rank, the places without an
-    example are zero, and their strings are empty.
+    Numeric ones may be set later than the others.
     """
 
-    def __init__(
-        self,
-        layout: BlockLayout,
-        batch: Spans,
-        offers: Mapping[int, Offer],
-        extra: StateColumns,
-        states: int,
-    ) -> None:
-        self.batch = batch
-        self._layout = layout
-        self.rows = batch.size or batch.height
-        self._in_order = not batch.size
-        #: Rows of the block that hold a segment, and places in columns of examples.
-        self._rows_at = self._examples = places = batch.places
-        self._most = 1
-        if layout.packed:
-            starts = batch.row_of[batch.starts]
-            numbers = np.arange(len(batch)) - batch.heads[batch.row_of]
-            self._numbers = numbers  # of the examples in their rows
-            self._most = int(numbers.max(initial=0)) + 1
-            self._rows_at = places[batch.heads]
-            self._examples = places * self._most + numbers
-        else:
-            starts = batch.starts
-        self._of_block = batch.lanes[batch.heads], starts
+    columns: Any = None  # those of numbers by name, once it has its block
+
+    def __init__(self, gathered: Gathered, number: int, extra: StateColumns, states: int) -> None:
+        """``number``: of the batch among those that are gathered together."""
+        self.batch = batch = gathered.batches[number]
+        self._gathered, self._number, self.extra = gathered, number, extra
+        self._layout = layout = gathered.layout
+        #: Rows whose lanes have new examples.
+        self._starts = batch.row_of[batch.starts] if layout.packed else batch.starts
         if batch.size:
-            self._of_block = np.arange(self.rows), places_of_starts(batch)
-        self._groups = groups(batch.chunks, batch.rows, offers)
-        self.extra = extra
-        self.columns: Any = None  # those of numbers by name, once it has its block
+            self._starts = places_of_starts(batch)
         self._results: Iterable[tuple[int, Result]] = ()
         if layout.results is not None:
-            self._results = layout.results(batch, offers)
+            self._results = layout.results(batch, gathered.offers)
             if layout.texts:
                 self._results = list(self._results)
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
-        counts = self.rows, len(self._of_block[1]), states, self._most
-        self._places = layout.places(counts, sizes)
-        self.slots, self.nbytes = self._places.slots, self._places.nbytes
+        counts = gathered.rows, len(self._starts), states, gathered.most
+        self._places = places = layout.places(counts, sizes)
+        self.slots, self.nbytes = places.slots, places.nbytes
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         if self.columns is None:
             self.fill_examples(block)
-        self.fill_results()
+        if self._results:
+            self.fill_results()
+        columns, size = self.columns, self.batch.size
         for name in self._layout.extra:
             column = self.extra[name]
-            if isinstance(column, tuple):
-                table, taken = column
-                if self._in_order:
-                    table.take(taken, 0, self.columns[name], "clip")
-                else:
-                    self.columns[name][self._rows_at] = table[taken]
+            if not isinstance(column, tuple):
+                columns[name][...] = column
+            elif size:
+                columns[name][self._gathered.rows_at] = column[0][column[1]]
             else:
-                self.columns[name][...] = column
+                column[0].take(column[1], 0, columns[name], "clip")
 
     def fill_examples(self, block: np.ndarray) -> None:
         """Write all but numeric states and the results of a function of segments."""
-        batch, layout, places = self.batch, self._layout, self._places
-        geometry, cut = layout.geometry, layout.geometry.cut
-        self.columns = columns = places.numbers.columns(block)
-        if layout.packed or not self._in_order:
+        gathered, layout, places = self._gathered, self._layout, self._places
+        if layout.packed or self.batch.size:
             block[: self.nbytes] = 0
-        for texts, place in zip(self._texts, places.strings.values(), strict=True):
+        self.columns = columns = places.numbers.of_block(block)
+        gathered.gather(columns)
+        if gathered.heads is not None:
+            block[: places.numbers.head] = gathered.heads[self._number]
+        for texts, place in zip(self._texts, places.strings, strict=True):
             write_strings(block, place, texts)
-        for name in layout.of_block:
-            columns[name][:] = self._of_block[name == "@starts"]
-        counts, totals = self._facts()
-        own, first = geometry.own(batch.first, batch.openings), batch.first
-        if layout.packed:
-            self._by_example("@total_length")[self._examples] = totals
-            self._by_example("@insertion_index")[self._examples] = batch.indices
-            self._fill_steps()
-        else:
-            length = np.minimum(np.maximum(totals - first, 0), own)
-            of_segments = cut.before(first), counts, length, totals, batch.indices
-            for name, at in layout.of_segments:
-                columns[name][self._rows_at] = of_segments[at]
-        if layout.sequences:
-            pieces = Pieces.of(batch, geometry, self._groups)
-            for name, source in layout.sequences:
-                offset = places.numbers.slots[name].offset
-                write_sequence(block, offset, self.rows, geometry.width, source, pieces)
-        if layout.padded:
-            self._fill_padding(totals, own)
+        if "@starts" in layout.fields:
+            columns["@starts"][:] = self._starts
+        for name, source in layout.sequences:
+            if (steps := gathered.sequences.get(name)) is not None:
+                begin = self._number * gathered.rows
+                columns[name][...] = steps[begin : begin + gathered.rows]
+            else:
+                self._copy(block, name, source)
+
+    def _copy(self, block: np.ndarray, name: str, source: str) -> None:
+        """Write a sequence piece by piece."""
+        column, gathered, geometry = self.columns[name], self._gathered, self._layout.geometry
+        absent = gathered.absent
+        if absent is not None:
+            column[absent[0]] = 0
+        pieces = pieces_of(self.batch, geometry, np.arange(len(column))[gathered.rows_at])
+        offset = self._places.numbers.slots[name].offset
+        write_sequence(block, offset, geometry.width, source, gathered.groups, pieces)
+        if absent is not None and name in self._layout.values:
+            column[absent] = self._layout.values[name]
 
     @property
     def lacks_results(self) -> bool:
@@ -284,7 +501,7 @@ class SegmentBlock:
         """
         batch, layout, columns = self.batch, self._layout, self.columns
         for row, result in self._results:
-            at = row if self._in_order else batch.lanes[row]
+            at = batch.lanes[row] if batch.size else row
             for name in LENGTHS[1:] if result is None else ():
                 if name in layout.fields:
                     columns[name][at] = 0
@@ -294,114 +511,19 @@ class SegmentBlock:
                 return
         self._results = ()
 
-    def _by_example(self, name: str) -> np.ndarray:
-        """Return a column with an entry for each place of an example."""
-        column: np.ndarray = self.columns[name]
-        return column.reshape(-1, *column.shape[2:]) if self._layout.packed else column
-
-    def _facts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Write what columns of examples have; return counts of segments, and total lengths."""
-        found = None if len(self._groups) == 1 else np.empty((2, len(self.batch)), np.int64)
-        numbers = np.empty((2, 0), np.int64)
-        for offer, of, rows in self._groups:
-            numbers = offer.numbers.take(rows, 1)
-            if found is not None:
-                found[:, of] = numbers
-            to = of if self._examples is ALL else self._examples[of]
-            for name in self._layout.of_examples:
-                self._by_example(name)[to] = offer.columns[name][rows]
-        counts, totals = numbers if found is None else found
-        return counts, totals
-
-    def _fill_padding(self, totals: np.ndarray, own: np.ndarray | int) -> None:
-        """Write masks, counts of real steps and paddings."""
-        batch, layout, columns = self.batch, self._layout, self.columns
-        geometry = layout.geometry
-        if layout.packed:
-            there = real = columns["@segment_ids"] > 0
-        else:
-            there = np.zeros((self.rows, geometry.width), bool)  # in the example …
-            real = np.zeros_like(there)  # … and in its declared length
-            steps = geometry.steps(batch.first, own)
-            there[self._rows_at] = (steps >= 0) & (steps < batch.available[:, None])
-            real[self._rows_at] = (steps >= 0) & (steps < totals[:, None])
-        after = geometry.left + geometry.cut.unroll
-        for name in layout.sides:
-            side = slice(geometry.left) if name == "@left_length" else slice(after, None)
-            columns[name][:] = real[:, side].sum(1)
-        for name, value in layout.values:
-            columns[name][~there] = value
-        for name in layout.masks:
-            columns[name][:] = real
-
-    def _fill_steps(self) -> None:
-        """Write what packed rows have by row and by step into their block, which is zero."""
-        batch, columns, tails = self.batch, self.columns, self.batch.tails
-        sizes, begins = batch.after - batch.first, batch.places * batch.cut.unroll + batch.begins
-        columns["@first"][self._rows_at] = batch.first[batch.heads] == 0
-        columns["@last"][self._rows_at] = batch.last[tails]
-        columns["@length"][self._rows_at] = (batch.begins + sizes)[tails]
-        columns["@resets"].reshape(-1)[begins[batch.first == 0]] = True
-        step = ranges(np.zeros_like(sizes), sizes)
-        steps = begins.repeat(sizes) + step
-        columns["@segment_ids"].reshape(-1)[steps] = (self._numbers + 1).repeat(sizes)
-        columns["@positions"].reshape(-1)[steps] = batch.first.repeat(sizes) + step
-
-    # Strings
-
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
-        extra = self.extra.get(name)
-        if extra is not None:
-            array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
-            flat: list[bytes] = array.reshape(-1).tolist()
-            if isinstance(extra, tuple) and not self._in_order:
-                whole = np.full((self.rows, *array.shape[1:]), b"", object)
-                whole[self._rows_at] = array
-                flat = whole.reshape(-1).tolist()
-            return flat
-        if name in self._layout.texts:
-            return self._of_steps(self._layout.texts[name], self._layout.blanks[name])
-        return self._of_examples(name, self._layout.blanks[name])
-
-    def _of_examples(self, name: str, blank: list[bytes]) -> list[bytes]:
-        """Return a column of context, or the keys."""
-        if len(self._groups) == 1 and self._examples is ALL:  # as it mostly is
-            offer, _, rows = self._groups[0]
-            return _texts(offer.columns[name], rows)
-        whole = np.full((self.rows * self._most, len(blank)), b"", object)
-        whole[:] = blank
-        places = np.arange(self.rows * self._most)[self._examples]
-        for offer, of, rows in self._groups:
-            flat = np.empty(len(rows) * len(blank), object)
-            flat[:] = _texts(offer.columns[name], rows)
-            whole[places[of]] = flat.reshape(len(rows), len(blank))
-        return whole.reshape(-1).tolist()
-
-    def _of_steps(self, source: str, blank: list[bytes]) -> list[bytes]:
-        """Return a sequence of strings."""
-        batch, geometry = self.batch, self._layout.geometry
-        whole = np.empty(self.rows * len(blank), object)
-        whole[:] = blank * self.rows
-        places = np.arange(self.rows)[batch.places]
-        if self._layout.results is not None:
-            of_rows = whole.reshape(self.rows, len(blank))
-            for row, result in self._results:
-                if result is not None:
-                    of_rows[places[row]] = result[source].reshape(-1)
-            return whole.tolist()
-        steps = whole.reshape(self.rows * geometry.width, -1)
-        pieces: Pieces | None = Pieces.of(batch, geometry, self._groups)
-        while pieces is not None:
-            for offer, of, rows in pieces.groups:
-                asked = rows, pieces.first[of], pieces.sizes[of], pieces.to[of]
-                for row, first, size, to in zip(*(part.tolist() for part in asked), strict=True):
-                    texts = offer.sequences[source].part(row)
-                    assert isinstance(texts, Strings)
-                    part = texts.take(slice(first, first + size)).to_objects()
-                    steps[to : to + size] = part.reshape(size, steps.shape[1])
-            pieces = pieces.more
-        return whole.tolist()
+        column, gathered = self.extra.get(name), self._gathered
+        if column is None:
+            return gathered.texts(name, self._number, self._results)
+        if isinstance(column, tuple):
+            column = column[0][column[1]]
+            if self.batch.size:
+                whole = np.full((gathered.rows, *column.shape[1:]), b"", object)
+                whole[gathered.rows_at] = column
+                column = whole
+        flat: list[bytes] = column.reshape(-1).tolist()
+        return flat
 
 
 def _texts(column: Strings | np.ndarray, rows: np.ndarray) -> list[bytes]:

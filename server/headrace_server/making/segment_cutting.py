@@ -72,24 +72,26 @@ class Geometry:
         unroll = self.cut.unroll
         return unroll if openings is None else np.where(first == 0, openings, unroll)
 
-    def steps(self, first: np.ndarray, own: np.ndarray | int) -> np.ndarray:
+    def steps(self, first: np.ndarray, openings: np.ndarray | None) -> np.ndarray:
         """Return which step of its example stands at each place of segments, [n, width].
 
         Below 0 are places before the example, and those between a short first segment and the
         context after it.
         """
-        at, own = np.arange(self.width) - self.left, np.broadcast_to(own, first.shape)[:, None]
-        after = at - self.cut.unroll
+        at = np.arange(self.width) - self.left
+        if openings is None:
+            return first[:, None] + at
+        own, after = np.asarray(self.own(first, openings))[:, None], at - self.cut.unroll
         steps: np.ndarray = first[:, None] + np.where(after < 0, at, own + after)
         steps[(at >= own) & (after < 0)] = -1
         return steps
 
 
 #: Bytes per row above which copying pieces singly beats an index, which copies twice.
-_LONG_ROW = 8192
+LONG_ROW = 8192
 #: Steps of a sequence: bytes of each, the first byte of each example, the buffer, and each run of
-#: as many bytes as a row has; None where it has too many.
-Steps = tuple[int, np.ndarray, memoryview, np.ndarray | None]
+#: as many bytes as a row has, unless these are too many.
+Steps = tuple[int, np.ndarray, memoryview, np.ndarray]
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
 
@@ -102,7 +104,7 @@ class Offer:
     ordinals: np.ndarray
     epoch: int
     keys: np.ndarray  # of bytes
-    #: int64 [2, n]: number of segments, and the length that the user declares.
+    #: int64 [n, 2]: number of segments, and the length that the user declares.
     numbers: np.ndarray
     steps: np.ndarray  # int64 [n]
     openings: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
@@ -118,8 +120,10 @@ class Offer:
         if steps is None:
             sequence = self.sequences[name]
             raw, item = sequence.payload, sequence.item_bytes
-            every = window(raw, width * item) if 0 < width * item <= _LONG_ROW else None
-            every = None if every is None or not every.size else every
+            run, every = width * item, raw
+            if raw.size < run <= LONG_ROW:
+                every = np.pad(raw, (0, run - raw.size))
+            every = window(every, run if run <= LONG_ROW else 0)
             steps = self._steps[name] = item, sequence.starts, raw.data, every
         return steps
 
@@ -321,7 +325,7 @@ class Cutting:
             chunk.ordinals,
             epoch,
             keys,
-            np.array([self.geometry.counts(steps, openings), totals]),
+            np.array([self.geometry.counts(steps, openings), totals]).T.copy(),
             steps,
             openings,
             sequences,

@@ -29,7 +29,7 @@ from ..pipeline.segment_options import block_name
 from ..reading.intake import Intake
 from ..reading.row_functions import Draws, RowFunction
 from ..shaping.spans import Spans
-from .segment_block import LENGTHS, BlockLayout, Result, SegmentBlock
+from .segment_block import LENGTHS, BlockLayout, Gathered, Result, SegmentBlock
 from .segment_cutting import Cutting, Offer
 
 #: The number that tells its draws from those of stages with the same seed.
@@ -98,7 +98,7 @@ class SegmentMap:
             offer = offers[chunk]
             where = (
                 f"{offer.origin.describe(row)}, key {offer.keys[row]!r:.200}, segment {segment} of "
-                f"{offer.numbers[0, row]}"
+                f"{offer.numbers[row, 0]}"
             )
             bad.enters(function.name)
             bad.progress()
@@ -126,7 +126,7 @@ class SegmentMap:
     def _shown(self, batch: Spans, offers: Mapping[int, Offer]) -> tuple[_Part, _Part]:
         """Return the sequences and the context of a batch, by name, with a row for each segment."""
         alone = Spans(batch.entries, batch.numbers, self._cut, openings=batch.openings)
-        written = SegmentBlock(self._windows, alone, offers, {}, 0)
+        written = SegmentBlock(Gathered(self._windows, [alone], offers), 0, {}, 0)
         block = np.empty(written.nbytes, np.uint8)
         written.fill_examples(block)
         columns: _Part = {name: written.columns[name] for name in self._windows.numbers}

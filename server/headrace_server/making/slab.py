@@ -4,8 +4,9 @@ The arena decides where a block lies; the slab creates, maps and removes the seg
 all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
 a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
 
-One thread allocates and lends.  Any thread may free what is not lent.  The block that was freed
-last is *spare*: the next one mostly has its size, and takes it as it is.
+One thread allocates and lends.  Any thread may free what is not lent.  Freed blocks are *spare*:
+the next ones mostly have the size of the last of them, and take it as it is.  The arena gets all of
+them back where the next one does not.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class Slab:
         self._memory: dict[int, np.ndarray] = {}
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
-        self._spare: Block | None = None  # free, though the arena does not know it
+        #: By id, the last one freed at the end: blocks that are free, though the arena does not
+        #: know it; and their bytes.
+        self._spare: dict[int, Block] = {}
+        self._spare_bytes = 0
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for a new segment
         self._logged_full = self._logged_beyond = False
@@ -105,8 +109,7 @@ class Slab:
     @property
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
-        spare = self._spare
-        return self._arena.used_bytes - self._lent_bytes - (spare.nbytes if spare else 0)
+        return self._arena.used_bytes - self._lent_bytes - self._spare_bytes
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
@@ -124,10 +127,12 @@ class Slab:
         block is in use that could be freed.
         """
         with self._lock:
-            spare = self._spare
-            if spare is not None and spare.nbytes - PAGE < nbytes <= spare.nbytes:
-                self._spare = None
-                return spare
+            if self._spare:
+                number, spare = self._spare.popitem()
+                if spare.nbytes - PAGE < nbytes <= spare.nbytes:
+                    self._spare_bytes -= spare.nbytes
+                    return spare
+                self._spare[number] = spare
         block = self._allocated(nbytes)
         if block is None and self._lent:
             for lent in list(self._lent.values()):
@@ -212,16 +217,16 @@ class Slab:
 
     def free(self, block: Block) -> None:
         with self._lock:
-            if block is self._spare:
+            if id(block) in self._spare:
                 raise ValueError(f"{block} is freed twice")
-            self._free_spare()
-            self._spare = block
+            self._spare[id(block)] = block
+            self._spare_bytes += block.nbytes
 
     def _free_spare(self) -> None:
-        """Have the arena know that the spare block is free."""
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            self._arena.free(spare)
+        """Have the arena know which blocks are free."""
+        while self._spare:
+            self._arena.free(self._spare.popitem()[1])
+        self._spare_bytes = 0
 
     def _create(self, number: int, size: int) -> None:
         path = self._directory / segment_name(self._worker, self._life, number)

@@ -59,7 +59,7 @@ class Payload(NamedTuple):
 
 
 #: Bytes of batches that are made in one step, without a look at what else is to be done.
-_TOGETHER = 1 << 20
+TOGETHER = 1 << 20
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
 _MOST_UNMARKED = 32
 
@@ -300,7 +300,7 @@ class Run(ABC):
         What keeps a later one from being written comes up again with the next call.
         """
         placed, nbytes = list[Batch](), 0
-        while self._unplaced and nbytes < _TOGETHER:
+        while self._unplaced and nbytes < TOGETHER:
             plan = self._unplaced[0]
             batch = plan.batch
             if batch.body is None:  # else it was written for an earlier run

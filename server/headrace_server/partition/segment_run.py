@@ -20,6 +20,7 @@ builds its change later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import msgpack
 import numpy as np
@@ -32,7 +33,7 @@ from headrace_proto.schema import Field
 
 from ..leasing.words import Batch, Order, Token
 from ..making.arena import Block
-from ..making.segment_block import BlockLayout, SegmentBlock, places_of_starts
+from ..making.segment_block import BlockLayout, Gathered, SegmentBlock, places_of_starts
 from ..making.segment_cutting import Cutting, Offer
 from ..making.segment_map import SegmentMap
 from ..making.slab import Slab
@@ -53,7 +54,7 @@ from ..shaping.seats import Out
 from ..shaping.segments import Segments
 from ..shaping.spans import Spans
 from ..shaping.stored_state import Change, Saved
-from .partition_run import Facts, Payload, Run
+from .partition_run import TOGETHER, Facts, Payload, Run
 from .stored_examples import Commit, StoredExamples
 
 #: Exponent that bounds the pause after wrong guesses: 64 batches.
@@ -166,6 +167,7 @@ class SegmentRun(Run):
         self._initial = {f"initial:{state.name}": state.initial()[None] for state in begun}
         self._stored = StoredExamples()
         self._preparing = Preparing(slab, self)
+        self._gathered: Gathered | None = None  # batches that are written one after the other
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
         self._turns: list[Plain] = []  # as they are stored
@@ -257,9 +259,6 @@ class SegmentRun(Run):
         """Return the batch of a plan, and its block where it was written ahead."""
         batch: Spans = plan.draft
         self._forget_freed()
-        for chunk in batch.of_chunks():
-            if chunk not in self.held:
-                self._read_again(chunk)
         prepared = self._preparing.take(batch)
         if prepared is None:
             return self._written(batch), None
@@ -272,6 +271,12 @@ class SegmentRun(Run):
 
         Harmless for an expected batch: no other batch uses these entries yet.
         """
+        gathered, number = self._gathered, 0
+        if gathered is None or batch not in gathered.batches:
+            gathered = Gathered(self._layout, self._together(batch), self.held)
+        else:
+            number = gathered.batches.index(batch)
+        self._gathered = gathered if number + 1 < len(gathered.batches) else None
         self.states.grow(self.machine.entries.size)
         self.states.begin(batch, self.held)
         extra, states = self.states.columns(batch, self.held)
@@ -282,7 +287,21 @@ class SegmentRun(Run):
             extra["@state_of"] = state_of[places_of_starts(batch)]
         elif batch.size:
             states = batch.size
-        return SegmentBlock(self._layout, batch, self.held, extra, states)
+        return SegmentBlock(gathered, number, extra, states)
+
+    def _together(self, batch: Spans) -> list[Spans]:
+        """Return a batch with those that are written next, as far as they are gathered with it."""
+        batches, unplaced = [batch], self._unplaced
+        if len(unplaced) > 1 and unplaced[0].draft is batch and self._layout.together:
+            most = TOGETHER // (1 + len(batch) * self._layout.row_bytes)
+            for plan in islice(unplaced, 1, 0 if batch.size else most):
+                if len(plan.draft) != len(batch):
+                    break
+                batches.append(plan.draft)
+        for spans in batches:
+            for chunk in spans.of_chunks() - self.held.keys():
+                self._read_again(chunk)
+        return batches
 
     def prepare(self) -> bool:
         return super().prepare() and self._preparing.prepare()

@@ -73,8 +73,9 @@ class Segments(Machine, Shaper):
         self._order = self._lanes or Arrival(admission, entries, allow_small)
         self.rewound = 0  # number of committed segments that are handed out again
         self._next_number = self._index = 0  # of the next batch, or round
-        #: The same, as far as commits go; by rank the first round that it has not committed.
-        self._committed = (0, 0)
+        #: The number after those committed, and the turn; by rank the first round that it has not
+        #: committed.
+        self._committed = 0, (0, 0)
         self._rank_next: list[int] = []
         self._lacks: dict[Slot, list[int]] = {}  # by rank: rounds of which it lacks its member
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
@@ -147,7 +148,7 @@ class Segments(Machine, Shaper):
 
     def begin_epoch(self, epoch: int) -> None:
         self.admission.finished = False
-        self._index, self._committed = 0, (self._committed[0], 0)
+        self._index = 0
         self._rank_next = [0] * self.world
 
     @property
@@ -265,29 +266,27 @@ class Segments(Machine, Shaper):
             out.seat.out.pop(0)
             out.seat.last = out
         del self._out[batch.name]
-        number, index = self._committed
-        epoch, turn = out.batch.turn
-        if epoch == self.epoch:
-            index = max(index, turn + 1)
-            if self.world and isinstance(batch.slot, int):
-                self._rank_next[batch.slot] = turn + 1
-        self._committed = max(number, batch.number + 1), index
+        epoch, index = out.batch.turn
+        number, turn = self._committed
+        self._committed = max(number, batch.number + 1), max(turn, (epoch, index + 1))
+        if self.world and epoch == self.epoch and isinstance(batch.slot, int):
+            self._rank_next[batch.slot] = index + 1
         spans, tables, cancelled = out.draft, self.entries, self.admission.cancelled
-        settled = entries = spans.entries
+        entries = spans.entries
         if self.states != AT_TRAINER:
             out.keys = tables.keys_of(entries)
         if self.chained:
             tables.version[entries] = spans.versions[:] = token
-        if out.seat is not None:
-            tables.done[entries], settled = spans.after, spans.ended
+        if out.seat is None:
+            self.admission.settle(entries, cancelled)
+        else:
+            tables.done[entries] = spans.after
             if self.states != AT_TRAINER:
                 tables.kept[entries] = spans.after
+            tables.free(spans.ended)
             if out.seat.left:  # what goes on, does so in other lanes
                 left = entries[~spans.last]
-                left = left[tables.at[left] == tables.done[left]]
-                settled = np.concatenate([settled, left])
-        if len(settled):
-            self.admission.settle(settled, cancelled)
+                self.admission.settle(left[tables.at[left] == tables.done[left]], cancelled)
         if self.admission.finished:
             self._drop_leftovers()
         if cancelled and len(spans.ended) < len(spans):
@@ -407,7 +406,7 @@ class Segments(Machine, Shaper):
         lanes if there are as many ranks as before.
         """
         places = self.places() if world and world == self.world else {}
-        index = min(self._rank_next) if self.world else self._committed[1]
+        index = min(self._rank_next) if self.world else self._committed_index
         self.world = 0  # ranks of the run before lack nothing any more
         seats = self._lanes.of if self._lanes else ()
         for slot in {*seats, *(out.batch.slot for out in self._out.values())}:
@@ -421,7 +420,7 @@ class Segments(Machine, Shaper):
         if self._lanes:
             self._lanes.before = dict(places)
         self._lacks, self._rank_next = {}, [index] * world
-        self._index, self._committed = index, (self._next_number, index)
+        self._index, self._committed = index, (self._next_number, (self.epoch, index))
         self._adapt()
         return []
 
@@ -595,8 +594,14 @@ class Segments(Machine, Shaper):
         The turn has the epoch, the number of the next batch, and its index in the epoch: for each
         rank.
         """
-        number, index = self._committed
-        return [self.run, self.world, self.epoch, number, [*self._rank_next] or [index]]
+        indices = [*self._rank_next] or [self._committed_index]
+        return [self.run, self.world, self.epoch, self._committed[0], indices]
+
+    @property
+    def _committed_index(self) -> int:
+        """The index after the last committed batch of this epoch."""
+        epoch, index = self._committed[1]
+        return index if epoch == self.epoch else 0
 
     def resume_turns(self, turns: Sequence[Any], places: Mapping[Slot, Places]) -> None:
         """Go on with the turns and the lanes of an earlier process, after ``resume``."""
@@ -604,7 +609,7 @@ class Segments(Machine, Shaper):
         if epoch != self.epoch:  # the next one has begun, and nothing of it is committed
             indices = [0] * len(indices)
         self._next_number, self._index = number, max(indices)
-        self._committed = number, self._index
+        self._committed = number, (epoch, self._index)
         self._rank_next = list(indices) if self.world else []
         self._lacks = {
             rank: list(range(at, self._index)) for rank, at in enumerate(self._rank_next)

@@ -15,7 +15,7 @@ has the steps for which the row has room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,11 +98,10 @@ class Spans:
         lane 1 │ d d d d   d d   d d d     heads: a, d    tails: c, d    begins: 0, 4, 6, 0
     """
 
-    __slots__ = (
-        "after", "available", "begins", "chunks", "cut", "ended", "entries", "first", "heads",
-        "indices", "lanes", "last", "lines", "numbers", "openings", "places", "row_of", "rows",
-        "size", "starts", "tails", "versions",
-    )  # fmt: skip
+    #: The first segment of each row, the last, and the row of each segment among those.
+    heads: Any = ALL
+    tails: Any = ALL
+    row_of: Any = ALL
 
     def __init__(
         self,
@@ -127,10 +126,6 @@ class Spans:
         # lines: numbers of the examples as they were read; rows: of the examples in their chunks;
         # versions: tokens of the commits that saved their states
         self.lines, self.indices, self.chunks, self.rows, first, available, self.versions = numbers
-        #: The first segment of each row, the last, and the row of each segment among those.
-        self.heads: Any = ALL
-        self.tails: Any = ALL
-        self.row_of: Any = ALL
         room = None
         if cut.packed:
             self.heads, self.row_of, self.begins = laid_out(lanes, available - first)
@@ -151,24 +146,24 @@ class Spans:
         """Number of rows that hold a segment."""
         return len(self.entries[self.heads])
 
-    def of_chunks(self) -> Iterable[int]:
+    def of_chunks(self) -> set[int]:
         """Return the numbers of the chunks from which the segments come."""
         return set(self.chunks.tolist())
 
     def place(self) -> bytes:
         """Return what a later life needs to know the batch again."""
-        if not len(self):
+        if not len(self.entries):
             return b""
-        place, base = np.empty(len(self), SEGMENT_PLACE), self.indices[:1]
-        place["lane"] = self.lanes if len(self.lanes) else np.arange(len(place))
-        place["delta"], place["first"] = self.indices - base, self.first
-        place["after"] = np.where(self.last, -self.after, self.after)
-        place["version"] = self.versions
+        base, lanes = self.indices[:1], self.lanes
+        if not len(lanes):
+            lanes = np.arange(len(self.entries))
+        after = np.where(self.last, -self.after, self.after)
+        # two numbers of 32 bits in each of 64: the first one, in the lower bits, is not negative
+        pairs = lanes + (self.indices - base << 32), self.first + (after << 32), self.versions
+        place = np.array(pairs).T
         if not self.cut.packed:
             return b"".join([base.tobytes(), place.tobytes()])
-        heads, others = place[self.heads], place[self.begins > 0]
-        fills = np.empty(len(others), FILL_PLACE)
-        fills["lane"], fills["delta"] = others["lane"], others["delta"]
+        heads, fills = place[self.heads], place[self.begins > 0, 0]
         parts = base, np.array(len(heads), _NUMBER), heads, fills
         return b"".join([part.tobytes() for part in parts])
 
@@ -182,6 +177,20 @@ class Spans:
             and self.lanes.tobytes() == lanes.tobytes()
             and self.starts.tobytes() == starts.tobytes()
         )
+
+
+def joined(batches: Sequence[Spans]) -> Spans:
+    """Return the segments of some batches of one feed, in their order."""
+    openings = None
+    if batches[0].openings is not None:
+        openings = np.concatenate([spans.openings for spans in batches if len(spans)])
+    return Spans(
+        np.concatenate([spans.entries for spans in batches]),
+        np.concatenate([spans.numbers for spans in batches], 1),
+        batches[0].cut,
+        np.concatenate([spans.lanes for spans in batches]),
+        openings=openings,
+    )
 
 
 def laid_out(lanes: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

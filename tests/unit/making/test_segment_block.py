@@ -12,7 +12,7 @@ import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.schema import Field
 from headrace_server.leasing.words import Outlook
-from tests.unit.segment_player import Player, same_states
+from tests.unit.segment_player import Player, no_states, same_states
 
 STATES = {"s": hs.zeros((2,))}
 DTYPES = [
@@ -123,3 +123,41 @@ def test_steps_of_strings_lie_where_those_of_numbers_do(cut: dict[str, Any], tmp
     for taken in batches:
         texts = taken["sequences:s"].reshape(-1).tolist()
         assert [int(text or 0) for text in texts] == taken["sequences:n"].reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"left": 2, "right": 3, "stride": 3, "phase": "random", "order": "lanes"},
+        {"right": 1, "order": "lanes", "mask": True, "padding_values": {"n": -1}},
+        {"stride": 2, "order": "lanes", "allow_small_batch": True},
+        {"order": "lanes", "initial_states": STATES, "state_placement": "trainer"},
+    ],
+)
+def test_batches_that_are_made_in_one_step_are_those_made_alone(
+    cut: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They are gathered together, over the borders of chunks and at both ends of their memory."""
+    monkeypatch.setattr("headrace_server.reading.intake.Intake.limit", lambda self, most: 6)
+    steps = [1, 9, 4, 17, 5, 2, 30, 8, 3, 3, 12, 6, 1, 14, 20]
+    numbers = [np.arange(1, t + 1) + 100 * i for i, t in enumerate(steps)]
+    examples = [
+        {"k": b"%d" % i * (i % 3 + 1), "n": n, "s": [b"%d" % x for x in n.tolist()], "c": i}
+        for i, n in enumerate(numbers)
+    ]
+    features = {
+        "k": hs.scalar("bytes"), "n": hs.sequence("int64"), "s": hs.sequence("bytes"),
+        "c": hs.scalar("int64"),
+    }  # fmt: skip
+    given = {"initial_states": {}, "num_unroll": 5, "batch_size": 3, **cut}
+    pipeline = hs.from_examples(examples, features).batch_sequences_with_states(
+        "k", ["n", "s"], ["c"], **given
+    )
+    alone, together = Player(pipeline, tmp_path), Player(pipeline, tmp_path)
+    together.most = 4
+    wanted, _ = alone.play(no_states)
+    batches, end = together.play(no_states)
+    assert end is Outlook.ENDED and together.together > len(batches) // 3
+    for taken, want in zip(batches, wanted, strict=True):
+        for name, column in want.columns.items():
+            assert np.array_equal(taken[name], column), name
