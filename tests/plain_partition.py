@@ -41,14 +41,13 @@ class PlainPartition:
         self.machine = Plain(number, Input(shaper, 0, epochs, across), shaper)
         self.gone = self.machine.gone
         self._chunks = {}  # (epoch, row) of each row, by number
-        self._unplaced = []
         self._next_read = None
         self._marked = 0
         for read in self.machine.resume(deepcopy(stored or Stored())):
             self._read(read)
 
     epoch = property(lambda self: self.machine.epoch)
-    finished = property(lambda self: self.machine.finished and not self._unplaced)
+    finished = property(lambda self: self.machine.finished)
     run = property(lambda self: self.machine.run)
     world = property(lambda self: self.machine.world)
 
@@ -56,11 +55,13 @@ class PlainPartition:
         return getattr(self.machine, name)
 
     def make(self, slot=ANYONE, epoch=FOREVER, beyond=False, most=1):
-        if not self._unplaced and isinstance(step := self._step(slot, epoch), Outlook):
+        if not self.unwritten and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
             return step
-        plans, self._unplaced = self._unplaced, []
-        return [self._placed(plan) for plan in plans]
+        made = []
+        while self.unwritten:
+            made.append(self._placed(self.unwritten.popleft()))
+        return made
 
     def _step(self, slot, epoch):
         """Do one step; a read is one of its own, after the one that announces it."""
@@ -78,7 +79,7 @@ class PlainPartition:
                 self.mark()
             self._next_read = step
         elif isinstance(step, list):
-            self._unplaced += step
+            self.unwritten.extend(step)
         return step
 
     def apply(self, order):
@@ -109,12 +110,9 @@ class PlainPartition:
         return self.machine.reclaim(replace(batch, place=msgpack.unpackb(batch.place)[0]))
 
     def deal(self, run, world):
-        plans = self.machine.deal(run, world)
-        bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
-        there = next(bare, len(plans))
-        self._unplaced = plans[there:]
+        there = self.machine.deal(run, world)
         self.mark()
-        return [plan.batch for plan in plans[:there]]
+        return there
 
     def mark(self):
         self._marked = self.machine.input.next_number

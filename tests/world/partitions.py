@@ -59,16 +59,6 @@ class Slab:
         self.mapped.clear()
 
 
-def _bring_forward(unplaced, slot):
-    """Let a slot's first batch be placed next; return whether it has one that is not."""
-    of_slot = (plan for plan in unplaced if plan.batch.slot == slot)
-    first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
-    if first is not None:
-        unplaced.remove(first)
-        unplaced.insert(0, first)
-    return first is not None
-
-
 class Plain(PlainPartition):
     """Rows in batches, made ahead of requests."""
 
@@ -95,14 +85,14 @@ class Plain(PlainPartition):
         return made
 
     def _make(self, slot, epoch, beyond):
-        there = _bring_forward(self._unplaced, slot) if beyond else self._unplaced
+        there = self.bring_forward(slot) if beyond else self.unwritten
         if not there and isinstance(step := self._step(slot, epoch), Outlook):
             self.mark()
             return step
-        beyond = beyond and _bring_forward(self._unplaced, slot)
+        beyond = beyond and self.bring_forward(slot)
         placed = []
-        while self._unplaced:
-            plan = self._unplaced[0]
+        while self.unwritten:
+            plan = self.unwritten[0]
             if plan.batch.body is None:
                 if not self.slab.has_room(beyond and not placed):
                     return placed or Outlook.FULL
@@ -110,18 +100,8 @@ class Plain(PlainPartition):
                 plan.batch.body = [tuple(rows_in(plan.batch)), orders_before(plan.batch)]
                 self.slab.bodies.add(id(plan.batch.body))
             placed.append(plan.batch)
-            del self._unplaced[0]
+            del self.unwritten[0]
         return placed
-
-    def next_turn(self, slot):
-        unplaced = [plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot]
-        return min([self.machine.next_turn(slot), *unplaced])
-
-    def reclaim(self, batch):
-        possible = super().reclaim(batch)
-        if possible:
-            self._unplaced = [one for one in self._unplaced if one.batch.number != batch.number]
-        return possible
 
     def commit(self, batch, token, payload):
         fault = self.machine.commit(batch, token, payload)
@@ -185,7 +165,7 @@ class Segments:
         self.machine = Machine(number, size, capacity, small, lanes=lanes, states=where)
         self.machine.input = Input(self.machine, 0, epochs, not borders)
         self.number, self.slab, self.counts = number, slab, counts
-        self.gone, self.records, self.unplaced = self.machine.gone, [], []
+        self.gone, self.records = self.machine.gone, []
         self.states = {}  # by example
         self.cut = 1 + number % 3 * size  # examples of a read
         self.first = {}  # the first example of each chunk
@@ -235,20 +215,20 @@ class Segments:
         return made
 
     def _make(self, slot, epoch, beyond):
-        if not (_bring_forward(self.unplaced, slot) if beyond else self.unplaced):
+        if not (self.bring_forward(slot) if beyond else self.unwritten):
             step = self.machine.step(slot, epoch, self.cut)
             if isinstance(step, Outlook):
                 return step
             if isinstance(step, Read):
                 self._answer(step)
                 return []
-            self.unplaced += step
-        beyond = beyond and _bring_forward(self.unplaced, slot)
+            self.unwritten.extend(step)
+        beyond = beyond and self.bring_forward(slot)
         placed = []
-        while self.unplaced:
+        while self.unwritten:
             if not self.slab.has_room(beyond and not placed):
                 return placed or Outlook.FULL
-            batch = self.unplaced.pop(0).batch
+            batch = self.unwritten.popleft().batch
             batch.body = [self.states.get(e) for _, e, _, _ in rows_of(batch.place)]
             if self.machine.states == NOWHERE:
                 batch.body = []
@@ -273,13 +253,6 @@ class Segments:
 
     # Trainers
 
-    def live(self, slot):
-        return self.machine.live(slot) or any(of.batch.slot == slot for of in self.unplaced)
-
-    def next_turn(self, slot):
-        unplaced = (plan.batch.turn for plan in self.unplaced if plan.batch.slot == slot)
-        return min([self.machine.next_turn(slot), *unplaced])
-
     def commit(self, batch, token, payload):
         out = self.machine.commit(batch, token)
         if isinstance(out, tuple):
@@ -296,16 +269,7 @@ class Segments:
         )
         return None
 
-    def leave(self, slot, since=(0, -1)):
-        self.machine.leave(slot, since)
-        of_others = (of for of in self.unplaced if of.batch.slot != slot or of.batch.turn < since)
-        self.unplaced = [*of_others]
-
     def reclaim(self, batch):
-        for at, one in enumerate(self.unplaced):
-            if one.batch.name == batch.name:
-                del self.unplaced[at]
-                return True
         while (possible := self.machine.reclaim(batch)) is None:
             read = self.machine.input.next_read(self.cut)
             if read is None:
@@ -315,7 +279,6 @@ class Segments:
 
     def deal(self, run, world):
         self.machine.deal(run, world)
-        self.unplaced.clear()
         self._record("deal", run, world)
         return []
 

@@ -82,11 +82,6 @@ class Arena:
         self._next_number = 0
         self.retired: list[int] = []  # numbers of segments, until the caller has removed them
 
-    @property
-    def fraction_used(self) -> float:
-        """Occupied bytes as a fraction of the budget, 0 … 1."""
-        return self.used_bytes / self.budget_bytes
-
     def allocate(self, nbytes: int, grow: bool = True, beyond: bool = False) -> Block | None:
         """Return a block with room for ``nbytes``, at least one page; None if there is no room now.
 

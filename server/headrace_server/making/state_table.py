@@ -6,7 +6,7 @@ HandedStates    by entry the states that a trainer flushed; others begin with in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -158,7 +158,7 @@ class StateTable:
         """Return the states under these entries as columns to store."""
         return state_columns([table[entries] for table in self._tables])
 
-    def forget(self, entries: Iterable[int]) -> None:
+    def forget(self, used: np.ndarray) -> None:
         """Do nothing: the next example in an entry overwrites its states."""
 
 
@@ -191,10 +191,13 @@ class HandedStates(StateTable):
         """Return nothing: flushed states are stored at once."""
         return []
 
-    def forget(self, entries: Iterable[int]) -> None:
-        """Drop the states under these entries."""
-        for entry in entries:
-            self._handed.pop(entry, None)
+    def forget(self, used: np.ndarray) -> None:
+        """Drop the states of examples that are gone: these entries are used.
+
+        Until then an example that begins in such an entry does not look at them.
+        """
+        for entry in self._handed.keys() - set(used.tolist()):
+            del self._handed[entry]
 
     def columns(self, batch: Spans, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return ``@state_of``, the distinct states from which rows start, and their number."""

@@ -21,7 +21,6 @@ sent and stored first.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from headrace_proto.channel import Frame
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.words import Batch, Order, Outlook, Slot, Token, Turn
+from ..leasing.words import Batch, Order, Outlook, Slot, Token
 from ..making.arena import Block
 from ..making.assemble import Assembly
 from ..making.segment_block import SegmentBlock
@@ -105,11 +104,11 @@ class Run(ABC):
         self._slab = slab
         self.number, self.gone = machine.number, machine.gone
         self.ahead, self.lanes = machine.ahead, machine.lanes
-        self.returned, self.seat = machine.returned, machine.seat
+        self.returned, self.seat, self.leave = machine.returned, machine.seat, machine.leave
+        self.next_turn, self.live = machine.next_turn, machine.live
         self.waits_for, self.seek = machine.waits_for, machine.seek
         self._next_read: Read | None = None
-        self._unplaced: deque[Plan] = deque()
-        self._begun: Written | None = None  # the first of these
+        self._begun: tuple[Plan, Written] | None = None  # the next one that is written
         self._ordered = False  # whether there is an order that is not stored
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
@@ -124,7 +123,7 @@ class Run(ABC):
 
     @property
     def finished(self) -> bool:
-        return self.machine.finished and not self._unplaced
+        return self.machine.finished
 
     @property
     def voids(self) -> bool:
@@ -194,11 +193,12 @@ class Run(ABC):
         return
 
     def _arrived(self) -> None:
-        """Act on what the rows of a read have changed, before a batch is made of them."""
+        """Act on rows that were read or let in, before a batch is made of others."""
         return
 
     def _tidy(self) -> None:
         """Forget the chunks that no later batch needs."""
+        self._arrived()
         needed = self.machine.chunks()
         if gone := self.held.keys() - needed:
             for number in gone:
@@ -221,19 +221,23 @@ class Run(ABC):
                 return Outlook.WAITS
             most = 1
         behind, self._behind = self._behind, False
-        if self._unplaced and not behind and (not beyond or self._bring_forward(slot)):
+        bring_forward = self.machine.bring_forward
+        if self.machine.unwritten and not behind and (not beyond or bring_forward(slot)):
             return self._place(beyond)
         if self._next_read is not None:
             return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
         most = 1 if beyond or behind or self.calls else most  # a call of a function may take long
         step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows), most)
         if isinstance(step, list):
-            self._unplaced.extend(step)
+            self.machine.unwritten.extend(step)
             if behind:
                 return []
-            return self._place(beyond and self._bring_forward(slot))
+            return self._place(beyond and bring_forward(slot))
         self._mark()
-        self._tidy()  # before a read, which brings further rows
+        if step is Outlook.IDLE:  # as mostly after each batch
+            self._arrived()
+        else:
+            self._tidy()  # before a read, which brings further rows
         if isinstance(step, Outlook):
             return step
         self._next_read = step
@@ -242,14 +246,14 @@ class Run(ABC):
     @property
     def reads_next(self) -> bool:
         """Whether the next step reads, which may take long; others do not."""
-        return self._next_read is not None and (self._behind or not self._unplaced)
+        return self._next_read is not None and (self._behind or not self.machine.unwritten)
 
     def prepare(self) -> bool:
         """Write the known parts of the next expected batch ahead; return whether there was any.
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return not self._unplaced
+        return not self.machine.unwritten
 
     @property
     def calls_ahead(self) -> bool:
@@ -284,24 +288,14 @@ class Run(ABC):
             raise
         return True
 
-    def _bring_forward(self, slot: Slot) -> bool:
-        """Let a slot's first batch be written next; return whether it has one that is not."""
-        of_slot = (plan for plan in self._unplaced if plan.batch.slot == slot)
-        first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
-        if first is not None and first is not self._unplaced[0]:
-            self._unplaced.remove(first)
-            self._unplaced.appendleft(first)
-            self._begun = None
-        return first is not None
-
     def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
         """Write batches into their blocks, as far as there is room; ``beyond``: at least one.
 
         What keeps a later one from being written comes up again with the next call.
         """
-        placed, nbytes = list[Batch](), 0
-        while self._unplaced and nbytes < TOGETHER:
-            plan = self._unplaced[0]
+        placed, nbytes, unwritten = list[Batch](), 0, self.machine.unwritten
+        while unwritten and nbytes < TOGETHER:
+            plan = unwritten[0]
             batch = plan.batch
             if batch.body is None:  # else it was written for an earlier run
                 try:
@@ -313,7 +307,7 @@ class Run(ABC):
                     raise
                 nbytes += batch.nbytes
             placed.append(batch)
-            del self._unplaced[0]
+            del unwritten[0]
         self._unmarked += len(placed)
         if self.ahead and self._unmarked >= _MOST_UNMARKED:
             self._mark()
@@ -321,12 +315,12 @@ class Run(ABC):
 
     def _write(self, plan: Plan, beyond: bool) -> bool:
         """Write a batch; return False where there is no room for it."""
-        written, block = (self._begun, None) if self._begun else self._begin(plan)
+        begun, self._begun = self._begun, None
+        written, block = (begun[1], None) if begun and begun[0] is plan else self._begin(plan)
         block = block or self._slab.allocate(written.nbytes, beyond)
         if block is None:
-            self._begun = written
+            self._begun = plan, written
             return False
-        self._begun = None
         try:
             written.fill(self._slab.memory(block))
         except DataError:  # of a function that writes its part
@@ -342,37 +336,11 @@ class Run(ABC):
 
     # What the desk asks for
 
-    def next_turn(self, slot: Slot) -> Turn:
-        """Return the least turn that is not made for a slot."""
-        turn = self.machine.next_turn(slot)
-        if not self._unplaced:
-            return turn
-        unplaced = (plan.batch.turn for plan in self._unplaced if plan.batch.slot == slot)
-        return min([turn, *unplaced])
-
-    def live(self, slot: Slot) -> bool:
-        """Return whether lanes of a slot go on, be it in a batch that waits for memory."""
-        return self.machine.live(slot) or any(of.batch.slot == slot for of in self._unplaced)
-
-    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
-        """Void the lanes of a slot, with its batches from a turn on."""
-        self.machine.leave(slot, since)
-        if self._unplaced:
-            unplaced = self._unplaced
-            self._unplaced = deque(
-                one for one in unplaced if one.batch.slot != slot or one.batch.turn < since
-            )
-            self._begun = None
-
     def reclaim(self, batch: Batch) -> bool:
         """Take out a batch of an earlier life, if that is still possible."""
         while (possible := self.machine.reclaim(batch)) is None:
             if not self._read_on():
                 return False
-        if possible and any(plan.batch.name == batch.name for plan in self._unplaced):
-            self._begun = None  # it need not be written
-            left = (plan for plan in self._unplaced if plan.batch.name != batch.name)
-            self._unplaced = deque(left)
         return possible
 
     def _read_on(self) -> bool:
@@ -381,13 +349,9 @@ class Run(ABC):
 
     def deal(self, run: int, world: int) -> list[Batch]:
         """Deal all that is not committed anew."""
-        self._begun = None
-        plans = self.machine.deal(run, world)
-        bare = (at for at, plan in enumerate(plans) if plan.batch.body is None)
-        there = next(bare, len(plans))  # so many go out before one that is to be written
-        self._unplaced = deque(plans[there:])
+        there = self.machine.deal(run, world)
         self._mark_here()
-        return [plan.batch for plan in plans[:there]]
+        return there
 
     def propose(self, what: tuple[str, Plain]) -> Order | None:
         """Return an order with its place; ValueError where it can not be carried out.
@@ -459,7 +423,7 @@ class Run(ABC):
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
         sizes = self.machine.sizes()
-        waiting = sum(1 if self.ahead else plan.batch.rows for plan in self._unplaced)
+        waiting = sum(1 if self.ahead else plan.batch.rows for plan in self.machine.unwritten)
         return {**sizes, "ready": sizes.get("ready", 0) + waiting}
 
     def epoch_due(self) -> tuple[int, bool]:

@@ -50,7 +50,6 @@ from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping.plan import RESIZED, Plan, Read
-from ..shaping.seats import Out
 from ..shaping.segments import Segments
 from ..shaping.spans import Spans
 from ..shaping.stored_state import Change, Saved
@@ -217,21 +216,12 @@ class SegmentRun(Run):
         self.intake.count_dropped()
         self.intake.dropped = dropped  # they were counted when they were first read
 
-    def _arrived(self) -> None:
-        self._forget_freed()
-        self._report_refused()
-
     def _tidy(self) -> None:
-        self._arrived()
         super()._tidy()
+        self.states.forget(self.machine.entries.used())
 
-    def _forget_freed(self) -> None:
-        """Drop the handed states of examples that are gone, before others have their entries."""
-        if self.machine.entries.freed:
-            self.states.forget(self.machine.entries.take_freed())
-
-    def _report_refused(self) -> None:
-        """Report examples whose key is in flight."""
+    def _arrived(self) -> None:
+        """Report examples that were refused, since their key is in flight."""
         refused = self.machine.admission.take_refused()
         if not refused:
             return
@@ -258,7 +248,6 @@ class SegmentRun(Run):
     def _begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
         """Return the batch of a plan, and its block where it was written ahead."""
         batch: Spans = plan.draft
-        self._forget_freed()
         prepared = self._preparing.take(batch)
         if prepared is None:
             return self._written(batch), None
@@ -291,10 +280,10 @@ class SegmentRun(Run):
 
     def _together(self, batch: Spans) -> list[Spans]:
         """Return a batch with those that are written next, as far as they are gathered with it."""
-        batches, unplaced = [batch], self._unplaced
-        if len(unplaced) > 1 and unplaced[0].draft is batch and self._layout.together:
+        batches, unwritten = [batch], self.machine.unwritten
+        if len(unwritten) > 1 and unwritten[0].draft is batch and self._layout.together:
             most = TOGETHER // (1 + len(batch) * self._layout.row_bytes)
-            for plan in islice(unplaced, 1, 0 if batch.size else most):
+            for plan in islice(unwritten, 1, 0 if batch.size else most):
                 if len(plan.draft) != len(batch):
                     break
                 batches.append(plan.draft)
@@ -346,11 +335,6 @@ class SegmentRun(Run):
         out = self.machine.commit(batch, token)
         if isinstance(out, tuple):
             return out
-        self._note(out, payload)
-        self._forget_freed()
-        return None
-
-    def _note(self, out: Out, payload: Payload | None) -> None:
         spans = out.draft
         if self.machine.chained and len(spans.ended) < len(spans):
             # Ended examples too: their entries are not read before other examples begin there.
@@ -364,10 +348,10 @@ class SegmentRun(Run):
         self._saved.append((spans, () if self.cutting.at_trainer else out.keys))
         if self.cutting.lanes:
             self._moved |= len(spans.starts) > 0 or len(spans.ended) > 0
+        return None
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
-        self._forget_freed()
         kept = self.machine.keep(batch, np.array(rows, np.int64))
         if kept is None or not len(kept[1]):
             return

@@ -46,7 +46,6 @@ class Entries:
         self.keys = np.empty(0, object)  # of examples that have not ended
         self._entry_of: dict[Key, int] = {}  # by key in flight; -1 before it has an entry
         self._free: list[int] = []
-        self.freed: list[int] | None = None  # entries of examples that are gone, if it is asked
         self._expected: Spans | None = None
         self._tables = np.empty((len(_TABLES), 0), np.int64)  # one row for each table
         self._grow(size)
@@ -132,16 +131,8 @@ class Entries:
 
     def free(self, entries: np.ndarray) -> None:
         """Free the entries of examples that ended or were dropped."""
-        numbers = entries.tolist()
         self.index[entries], self.keys[entries] = _NONE, None
-        self._free += numbers
-        if self.freed is not None:
-            self.freed += numbers
-
-    def take_freed(self) -> list[int]:
-        """Return entries of examples that ended or were dropped since the last call."""
-        freed, self.freed = self.freed or [], []
-        return freed
+        self._free += entries.tolist()
 
     # Segments
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ..leasing.words import Batch, Order
+from ..leasing.words import Batch, Order, Slot, Turn
 from .input import Input
 from .plan import Plan, Target
 
@@ -44,7 +44,8 @@ class Machine(ABC):
         self.mix: Target | None = None
         self.orders: list[Order] = []
         self._pending: deque[Order] = deque()  # orders whose place is not reached
-        self._again: list[Plan] = []  # batches that came back and are to be written
+        #: Batches that are to be written: drafted ones, and those that came back.
+        self.unwritten: deque[Plan] = deque()
 
     @property
     def epoch(self) -> int:
@@ -54,16 +55,24 @@ class Machine(ABC):
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether it has made all."""
+        """Whether it has drafted all, and none is unwritten."""
 
     @property
     def made_none(self) -> bool:
         """Whether it has made no batch yet."""
         return not self.input.next_number
 
-    def _take_again(self) -> list[Plan]:
-        plans, self._again = self._again, []
-        return plans
+    def _unwritten_turns(self, slot: Slot) -> list[Turn]:
+        return [plan.batch.turn for plan in self.unwritten if plan.batch.slot == slot]
+
+    def bring_forward(self, slot: Slot) -> bool:
+        """Let a slot's first unwritten batch be written next; return whether there is one."""
+        of_slot = (plan for plan in self.unwritten if plan.batch.slot == slot)
+        first = min(of_slot, key=lambda plan: plan.batch.turn, default=None)
+        if first is not None:
+            self.unwritten.remove(first)
+            self.unwritten.appendleft(first)
+        return first is not None
 
     @abstractmethod
     def _place(self, kind: str) -> tuple[int, int] | None:

@@ -159,7 +159,7 @@ class Plain(Machine):
 
     @property
     def finished(self) -> bool:
-        return self._ended and not self._again
+        return self._ended and not self.unwritten
 
     def step(
         self, slot: Slot, epoch: int, limit: int, most: int = 1
@@ -169,8 +169,6 @@ class Plain(Machine):
         ``limit`` bounds the rows of a read and does not affect batches, of which up to ``most`` are
         drafted.  A batch that has a body was written before.
         """
-        if self._again:
-            return self._take_again()
         if self.epoch > epoch:
             return Outlook.OVER
         limit = self._up_to_order(limit)
@@ -308,9 +306,7 @@ class Plain(Machine):
             turn = 0, number
         else:
             turn = source.epoch, number - source.first_of_epoch
-        if not self._again:
-            return turn
-        return min([turn, *(one.batch.turn for one in self._again if one.batch.slot == slot)])
+        return min([turn, *self._unwritten_turns(slot)]) if self.unwritten else turn
 
     def live(self, slot: Slot) -> bool:
         return True
@@ -345,7 +341,7 @@ class Plain(Machine):
             return True
         if number in self._passed:
             self._passed.remove(number)
-            self._again.append(self._open[number][0])
+            self.unwritten.append(self._open[number][0])
         return False
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
@@ -363,7 +359,7 @@ class Plain(Machine):
                 return False
             if not any(plan in group for group in self._groups.values()):
                 self._passed.add(number)
-                self._again = [one for one in self._again if one is not plan]
+                self.unwritten = deque(one for one in self.unwritten if one is not plan)
         elif self._ended or not 0 <= number - self.input.next_number < MOST_AHEAD:
             return False
         epoch, index = batch.turn  # each turn has a batch, and an epoch may have none
@@ -372,15 +368,14 @@ class Plain(Machine):
         self._claimed[number] = batch
         return True
 
-    def deal(self, run: int, world: int) -> list[Plan]:
-        """Return what goes out now; what has no body is written next."""
+    def deal(self, run: int, world: int) -> list[Batch]:
+        """Return what goes out now; what has no body is written next, and others follow it."""
         left = [self._open[number] for number in sorted(self._open)]
         self.run, self.world = run, world
         self._before = {*self._numbers.above}
         self._deals += 1
         self._records.append(("deal", self._deals, run, world, self._numbers.above))
         self._numbers.forget_marks()  # they lack this deal
-        self._again = []
         for of in (self._open, self._claimed, self._passed, self._groups, self._filled, self._left):
             of.clear()
         self._rounds, self._after = {}, {}
@@ -388,7 +383,10 @@ class Plain(Machine):
         for plan, turn in left:
             plan.batch.slot, plan.batch.turn = ANYONE, turn
             dealt += self._deal(plan, turn)
-        return dealt
+        bare = (at for at, plan in enumerate(dealt) if plan.batch.body is None)
+        there = next(bare, len(dealt))
+        self.unwritten = deque(dealt[there:])
+        return [plan.batch for plan in dealt[:there]]
 
     # Orders
 

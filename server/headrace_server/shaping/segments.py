@@ -25,6 +25,7 @@ other members were drafted: its trainer left with its states, or an earlier life
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,8 +69,6 @@ class Segments(Machine, Shaper):
         self.entries = entries = Entries(self.cut, min(capacity or READ_AHEAD, READ_AHEAD))
         self.admission = admission = Admission(entries, number, batch_size, capacity)
         self._lanes = Lanes(admission, entries, batch_size, allow_small, most) if lanes else None
-        if states == AT_TRAINER:
-            entries.freed = []
         self._order = self._lanes or Arrival(admission, entries, allow_small)
         self.rewound = 0  # number of committed segments that are handed out again
         self._next_number = self._index = 0  # of the next batch, or round
@@ -124,8 +123,6 @@ class Segments(Machine, Shaper):
         Where none of them needs a commit there are up to ``most``, or the round that exceeds it.
         """
         self._most = 1 if self.chained else most
-        if self._again:
-            return self._take_again()
         while epoch >= (here := self.epoch):
             if self._pending:
                 limit = self._up_to_order(limit)
@@ -163,7 +160,7 @@ class Segments(Machine, Shaper):
 
     @property
     def finished(self) -> bool:
-        return self._ended and not self._again
+        return self._ended and not self.unwritten
 
     @property
     def made_none(self) -> bool:
@@ -173,12 +170,14 @@ class Segments(Machine, Shaper):
         """Return the least turn that is not made for a slot."""
         lacking = self._lacks.get(slot)
         turn = self.epoch, lacking[0] if lacking else self._index
-        return min([turn, *(plan.batch.turn for plan in self._again if plan.batch.slot == slot)])
+        return min([turn, *self._unwritten_turns(slot)]) if self.unwritten else turn
 
     def live(self, slot: Slot) -> bool:
-        """Return whether the slot has lanes with examples that go on."""
+        """Return whether the slot has lanes with examples that go on, or an unwritten batch."""
         seat = self._lanes.of.get(slot) if self._lanes else None
-        return seat is not None and len(seat.going) > 0
+        if seat is not None and len(seat.going):
+            return True
+        return bool(self.unwritten and self._unwritten_turns(slot))
 
     # Drafts
 
@@ -335,7 +334,7 @@ class Segments(Machine, Shaper):
         if out is None:  # its commit was refused, and counts
             return False
         if batch.body is None:  # an earlier life had them
-            self._again.append(out)
+            self.unwritten.append(out)
         return batch.body is not None
 
     def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
@@ -373,6 +372,8 @@ class Segments(Machine, Shaper):
         for out in reversed(void):
             batch, spans = out.batch, out.draft
             del self._out[batch.name]
+            if out in self.unwritten:
+                self.unwritten.remove(out)
             if out.seat is not None:
                 out.seat.out.remove(out)
             if self.world:
@@ -399,7 +400,7 @@ class Segments(Machine, Shaper):
     def _lack(self, rank: Slot, index: int) -> None:
         self._lacks[rank] = sorted({*self._lacks.get(rank, ()), index})
 
-    def deal(self, run: int, world: int) -> list[Plan]:
+    def deal(self, run: int, world: int) -> list[Batch]:
         """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
 
         The first round is the first that not all ranks have committed.  Examples stay in their
@@ -415,7 +416,6 @@ class Segments(Machine, Shaper):
         self._take_back(void)
         for out in void:
             self.admission.settle(out.draft.entries)
-        self._again = []
         self.run, self.world = run, world
         if self._lanes:
             self._lanes.before = dict(places)
@@ -449,7 +449,7 @@ class Segments(Machine, Shaper):
         if (out := self._out.get(batch.name)) is not None:  # this life has drafted the same one
             if (out.batch.slot, out.batch.turn) != (batch.slot, batch.turn):
                 return False
-            self._again = [plan for plan in self._again if plan.batch is not out.batch]
+            self.unwritten = deque(plan for plan in self.unwritten if plan is not out)
             return out.batch.body is None  # its bytes are not written
         if batch.turn[0] != self.epoch:
             if batch.turn[0] != self.epoch + 1 or self.entries.live or self._out:

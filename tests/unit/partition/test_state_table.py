@@ -217,7 +217,9 @@ def test_handed_states_do_not_keep_the_block_in_which_they_came():
     batch: Any = SimpleNamespace(**row)
     columns, rows = handed.columns(batch, {})
     assert rows == 1 and columns["state:n"].tolist()[-1] == [3, 4]
-    handed.forget([5, 6])
+    handed.forget(np.array([4, 5]))
+    assert entries(handed) != before
+    handed.forget(np.array([4]))
     assert entries(handed) == before
 
 
