@@ -192,3 +192,21 @@ def test_segments_of_partitions_that_go_on_change_their_size_where_others_have_e
                     feed.commit()
                     assert feed.set_batch_size(1) == {1: 2}
     assert rows == [2, 2, 2, *[1] * 8]
+
+
+def test_partitions_that_have_ended_do_not_hinder_other_proportions() -> None:
+    """The second partition has only examples of a class of which few are drawn."""
+    labels = [0 if 1000 <= i < 2000 else i % 2 for i in range(3000)]
+    pipeline = hs.from_examples([{"y": label} for label in labels])
+    pipeline = pipeline.stratified_sample("y", [0.5, 0.5], 4, [0.99, 0.01])
+    with (
+        hs.run(pipeline, workers=3, partitions=3) as server,
+        connect(server, prefetch=0) as feed,
+    ):
+        while not server.stats()["default"]["partitions"][1]["done"]:
+            next(feed)
+        assert feed.set_target_probs([0.25, 0.75]).keys() == {0, 2}
+        for _ in feed:
+            pass
+        with pytest.raises(ValueError, match=": the feed has ended"):
+            feed.set_target_probs([0.25, 0.75])

@@ -48,14 +48,3 @@ def test_a_new_mix_holds_from_the_next_batch_on_and_frees_a_batch_that_waits():
     with pytest.raises(ValueError, match="probs has 1 classes; there are 2"):
         shape.set_probs([1.0])
     assert shape.stats()["changes"][0][-1] == [1, [0.5, 0.5]]
-
-
-def test_another_size_holds_from_the_next_batch_that_is_not_formed():
-    machine, sizes = ClassQueues(2, [0.5, 0.5], 6, seed=3), []
-    machine.offer(0, 40, {"label": np.arange(40) % 2})
-    formed = machine.first_not_formed
-    machine.set_batch_sizes([4])
-    machine.offer(1, 400, {"label": np.arange(400) % 2})
-    while (draft := machine.next_draft()) is not None:
-        sizes.append(size_of(draft))
-    assert formed > 1 and sizes == [6] * formed + [4] * (len(sizes) - formed) and len(sizes) > 80
