@@ -100,7 +100,7 @@ def plain(n: float) -> str:
     return f"{n:,.0f}"
 
 
-def test_its_figures_are_those_of_the_metrics(server: hs.Server, opened: Callable[..., Page]):
+def test_its_figures_are_those_of_the_metrics(server, opened):
     with trained(server.address, ("speech", 0.02), ("slow", 0.0)) as stop:
         page = opened(server.http_address)
         page.eventually(lambda: len(page.rows("trainers")) == 1)
@@ -132,14 +132,14 @@ def test_its_figures_are_those_of_the_metrics(server: hs.Server, opened: Callabl
     assert len(padding()) >= 2 and page.troubles == []
 
 
-def test_it_asks_nobody_but_its_server(server: hs.Server, opened: Callable[..., Page]):
+def test_it_asks_nobody_but_its_server(server, opened):
     page = opened(server.http_address)
     assert page.asked and server.http_address is not None
     assert all(url.startswith((server.http_address, "data:")) for url in page.asked), page.asked
     assert page.troubles == []
 
 
-def test_it_keeps_the_last_minutes_itself(server: hs.Server, opened: Callable[..., Page]):
+def test_it_keeps_the_last_minutes_itself(server, opened):
     page = opened(server.http_address)
     path = "#plots section:first-child path"
     drawn = "all => Math.max(...all.map(p => p.getAttribute('d').length))"
@@ -149,9 +149,7 @@ def test_it_keeps_the_last_minutes_itself(server: hs.Server, opened: Callable[..
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 820, 1100, 1280])
-def test_it_fits_every_screen(
-    server: hs.Server, opened: Callable[..., Page], scheme: str, width: int
-):
+def test_it_fits_every_screen(server, opened, scheme, width):
     page = opened(
         server.http_address, color_scheme=scheme, viewport={"width": width, "height": 900}
     )
@@ -168,9 +166,7 @@ def test_it_fits_every_screen(
         assert cut == [], feed
 
 
-def test_it_can_be_used_by_keys_and_tells_readers_what_is_what(
-    server: hs.Server, opened: Callable[..., Page]
-):
+def test_it_can_be_used_by_keys_and_tells_readers_what_is_what(server, opened):
     page = opened(server.http_address)
     page.page.keyboard.press("Tab")
     page.page.keyboard.press("Tab")
@@ -186,9 +182,7 @@ def test_it_can_be_used_by_keys_and_tells_readers_what_is_what(
     assert page.page.locator("th:not([scope])").count() == 0
 
 
-def test_what_others_say_is_shown_and_never_obeyed(
-    server: hs.Server, opened: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
-):
+def test_what_others_say_is_shown_and_never_obeyed(server, opened, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: HOSTILE)
     pipeline = hs.from_examples([{"i": 1}]).map("tests.browser.test_page:hostile").repeat(None)
     with hs.run(pipeline.batch(1), http="127.0.0.1:0") as other:
@@ -210,9 +204,7 @@ def hostile(example: dict[str, Any]) -> dict[str, Any]:
     return example
 
 
-def test_a_server_that_is_gone_is_told_of_and_what_was_known_stays(
-    browser: Any, opened: Callable[..., Page]
-):
+def test_a_server_that_is_gone_is_told_of_and_what_was_known_stays(browser, opened):
     with hs.run(hs.from_examples([{"i": 1}]).repeat(None).batch(1), http="127.0.0.1:0") as other:
         page = opened(other.http_address)
         assert not page.page.is_visible("#lost")

@@ -22,14 +22,14 @@ _ROOTS = {
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/inside.md"])
-def test_every_module_that_a_page_names_is_there(page: str) -> None:
+def test_every_module_that_a_page_names_is_there(page):
     named = _PATH.findall((ROOT / page).read_text())
     assert len(named) > 20
     gone = [name for name in named if not (_ROOTS.get(name.split("/")[0], SERVER) / name).exists()]
     assert not gone
 
 
-def test_every_method_that_a_page_names_is_there() -> None:
+def test_every_method_that_a_page_names_is_there():
     methods: dict[str, set[str]] = defaultdict(set)
     for package in ("server/headrace_server", "client/headrace"):
         for path in (ROOT / package).rglob("*.py"):
@@ -41,14 +41,14 @@ def test_every_method_that_a_page_names_is_there() -> None:
     assert not [f"{kind}.{name}" for kind, name in named if name not in methods[kind]]
 
 
-def test_every_room_of_the_server_has_its_line() -> None:
+def test_every_room_of_the_server_has_its_line():
     page = (ROOT / "ARCHITECTURE.md").read_text()
     rooms = {path.parent.name for path in SERVER.glob("*/__init__.py")}
     assert rooms == {room for room in rooms if f"| `{room}` |" in page}
 
 
 @pytest.mark.parametrize("room", ["shaping", "leasing"])
-def test_a_pure_room_uses_no_global_chance_no_file_and_no_salted_hash(room: str) -> None:
+def test_a_pure_room_uses_no_global_chance_no_file_and_no_salted_hash(room):
     """Its imports are of import-linter."""
     forbidden = re.compile(r"\b(np|numpy)\.random\b|\b(open|print|eval|exec|__import__|hash)\(")
     modules = [*(SERVER / room).rglob("*.py")]

@@ -99,7 +99,7 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("place", commands())
-def test_a_server_is_started_with_options_that_it_has(place: str) -> None:
+def test_a_server_is_started_with_options_that_it_has(place):
     words = commands()[place]
     assert words[0] == "serve"
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -107,7 +107,7 @@ def test_a_server_is_started_with_options_that_it_has(place: str) -> None:
     assert "--state-dir" in given
 
 
-def test_the_environment_of_the_unit_holds_options_that_serve_has() -> None:
+def test_the_environment_of_the_unit_holds_options_that_serve_has():
     lines = (SYSTEMD / "headrace.env").read_text().splitlines()
     names = {line.partition("=")[0] for line in lines if line and not line.startswith("#")}
     assert {"HEADRACE_PIPELINES", "HEADRACE_BIND"} <= names
@@ -123,12 +123,12 @@ def test_the_environment_of_the_unit_holds_options_that_serve_has() -> None:
     ],
     ids=["compose", "kubernetes"],
 )
-def test_whoever_stops_a_server_waits_longer_than_it_drains(grace: Any, place: str) -> None:
+def test_whoever_stops_a_server_waits_longer_than_it_drains(grace, place):
     [drain] = [w.partition("=")[2] for w in commands()[place] if w.startswith("--drain-timeout=")]
     assert grace() >= float(drain) + 5
 
 
-def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains() -> None:
+def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains():
     unit = (SYSTEMD / "headrace.service").read_text()
     environment = (SYSTEMD / "headrace.env").read_text()
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
@@ -139,7 +139,7 @@ def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains() -> N
     assert unit.index("[Unit]") < unit.index("StartLimitIntervalSec=0\n") < unit.index("[Service]")
 
 
-def test_the_pods_of_several_servers_are_those_of_one_but_for_their_share() -> None:
+def test_the_pods_of_several_servers_are_those_of_one_but_for_their_share():
     config = yaml.safe_load((SHARES / "kustomization.yaml").read_text())
     assert (SHARES / config["resources"][0]).resolve() == KUBERNETES
     patch = yaml.safe_load((SHARES / "statefulset.yaml").read_text())["spec"]
@@ -161,7 +161,7 @@ def test_the_pods_of_several_servers_are_those_of_one_but_for_their_share() -> N
     assert budget["selector"] == manifests()["StatefulSet"]["spec"]["selector"]
 
 
-def test_the_example_of_the_cluster_is_a_pipeline() -> None:
+def test_the_example_of_the_cluster_is_a_pipeline():
     config = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
     [generated] = config["configMapGenerator"]
     assert generated["files"] == ["feeds.py"]
@@ -174,7 +174,7 @@ def test_the_example_of_the_cluster_is_a_pipeline() -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_is_made_of_files_that_are_there_and_not_ignored(path: Path) -> None:
+def test_an_image_is_made_of_files_that_are_there_and_not_ignored(path):
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in ignore
     let_in = [line[1:] for line in ignore if line.startswith("!")]
@@ -186,7 +186,7 @@ def test_an_image_is_made_of_files_that_are_there_and_not_ignored(path: Path) ->
             assert any(Path(source).match(pattern) for pattern in let_in), f"{source} is ignored"
 
 
-def test_versions_are_that_of_the_package() -> None:
+def test_versions_are_that_of_the_package():
     for path in DOCKERFILES:
         assert f'org.opencontainers.image.version="{__version__}"' in path.read_text()
         assert set(re.findall(r"headrace-\w+:(\d[\w.]*)", path.read_text())) == {__version__}
@@ -198,7 +198,7 @@ def test_versions_are_that_of_the_package() -> None:
     assert image == {"name": pod()["containers"][0]["image"], "newTag": __version__}
 
 
-def test_an_image_installs_what_the_package_asks_for() -> None:
+def test_an_image_installs_what_the_package_asks_for():
     script, project = ROOT / "docker" / "requirements.py", ROOT / "pyproject.toml"
     command = [sys.executable, "-I", script, project, "server"]
     told = subprocess.run(
@@ -218,7 +218,7 @@ def test_an_image_installs_what_the_package_asks_for() -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_can_be_built_on_a_base_of_a_known_digest(path: Path) -> None:
+def test_an_image_can_be_built_on_a_base_of_a_known_digest(path):
     bases = {words.split()[0] for name, words in instructions(path) if name == "FROM"}
     assert bases == {"${BASE}"}
     assert "BASE=python:3.11-slim" in [w for name, w in instructions(path) if name == "ARG"]
@@ -228,11 +228,11 @@ def test_an_image_can_be_built_on_a_base_of_a_known_digest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_runs_as_a_user_who_is_not_root(path: Path) -> None:
+def test_an_image_runs_as_a_user_who_is_not_root(path):
     assert last(path, "USER") == f"{USER}:{USER}"
 
 
-def test_compose_gives_the_server_descriptors_for_all_trainers_that_it_lets_in() -> None:
+def test_compose_gives_the_server_descriptors_for_all_trainers_that_it_lets_in():
     limit = compose()["services"]["server"]["ulimits"]["nofile"]
     most = RunConfig((), "", ()).max_trainers
     assert _bound(most, limit["hard"])[0] == most
@@ -241,7 +241,7 @@ def test_compose_gives_the_server_descriptors_for_all_trainers_that_it_lets_in()
 
 
 @pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_secret_is_written_down(path: Path) -> None:
+def test_no_secret_is_written_down(path):
     """Nothing is given a password, a token or a key; what switches accounts off may name them."""
     text = path.read_text()
     secret = r"(password|passwd|token|secret|api_?key)\w*\s*[:=]\s*(?!\"?(true|false)\b)\S"
@@ -276,7 +276,7 @@ def healthchecks() -> dict[str, list[str]]:
     }
 
 
-def test_every_healthcheck_asks_the_address_where_its_server_serves_http() -> None:
+def test_every_healthcheck_asks_the_address_where_its_server_serves_http():
     """From within the container: 0.0.0.0 is the loopback too."""
     served = {"image": environment_of_the_image()["HEADRACE_HTTP"]}
     for place in ("compose", "kubernetes"):
@@ -293,7 +293,7 @@ def test_every_healthcheck_asks_the_address_where_its_server_serves_http() -> No
     assert pages == {n: next((p for p in asked if n in asked[p]), "healthz") for n in pages}
 
 
-def test_who_fires_a_healthcheck_waits_longer_than_it_does() -> None:
+def test_who_fires_a_healthcheck_waits_longer_than_it_does():
     text = HEALTHY.read_text()
     patience = re.search(r"^_PATIENCE_S = ([\d.]+)$", text, re.MULTILINE)
     image = re.search(
@@ -308,13 +308,13 @@ def test_who_fires_a_healthcheck_waits_longer_than_it_does() -> None:
         assert timeout > float(patience[1])
 
 
-def test_a_server_in_an_image_is_bound_to_the_port_that_it_exposes() -> None:
+def test_a_server_in_an_image_is_bound_to_the_port_that_it_exposes():
     exposed, _, _ = last(ROOT / "docker" / "server.Dockerfile", "EXPOSE").partition("-")
     for place in ("image", "compose", "kubernetes"):
         assert f"tcp://0.0.0.0:{exposed}" in " ".join(commands()[place])
 
 
-def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits() -> None:
+def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits():
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
     with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
         pages = [f"{server.http_address}/{page}" for page in ("healthz", "readyz")]
@@ -334,7 +334,7 @@ def unhealthy(address: str) -> str:
     return done.stdout if done.returncode == 1 else ""
 
 
-def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> None:
+def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so():
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
     with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
         locator, address = server.pids["locator"], f"{server.http_address}/healthz"
@@ -345,13 +345,13 @@ def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> No
             os.kill(locator, signal.SIGCONT)
 
 
-def test_an_open_port_that_says_nothing_is_not_healthy() -> None:
+def test_an_open_port_that_says_nothing_is_not_healthy():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = healthy(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
     assert done.returncode == 1 and "timed out" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["tcp://127.0.0.1"], ["tcp://a", "b"]])
-def test_a_healthcheck_of_no_address_fails_without_a_traceback(arguments: list[str]) -> None:
+def test_a_healthcheck_of_no_address_fails_without_a_traceback(arguments):
     done = healthy(*arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr

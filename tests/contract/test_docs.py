@@ -70,7 +70,7 @@ def _marked(path: Path) -> Any:
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [_marked(path) for path in RUNNING])
-def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
+def test_the_code_of_a_document_runs(path, tmp_path):
     if missing := _missing(path):
         pytest.skip(f"needs {', '.join(missing)}")
     runner = ROOT / "tests" / "contract" / "document.py"
@@ -87,9 +87,7 @@ def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
         assert len(ended) == 2 and sum(map(int, ended)) == 400
 
 
-def test_the_example_of_the_readme_gives_the_shapes_that_its_comments_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_readme_gives_the_shapes_that_its_comments_name(tmp_path, monkeypatch):
     text = (ROOT / "README.md").read_text()
     told = [list(map(int, shape.split(", "))) for shape in re.findall(r"\[(\d+, [\d, ]+)\]", text)]
     monkeypatch.chdir(tmp_path)
@@ -106,7 +104,7 @@ def test_the_example_of_the_readme_gives_the_shapes_that_its_comments_name(
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
-def test_a_document_hides_nothing_from_its_reader(path: Path) -> None:
+def test_a_document_hides_nothing_from_its_reader(path):
     """Comments mark generated parts, and no more: code in one would run for nobody else."""
     marks = re.compile(r" ((generated|measured): [^\n]*|end) ")
     hidden = re.findall(r"<!--(.*?)-->", path.read_text(), re.DOTALL)
@@ -114,7 +112,7 @@ def test_a_document_hides_nothing_from_its_reader(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FIRST))
-def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name: str) -> None:
+def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name):
     text = (ROOT / name).read_text()
     files = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
     started = re.findall(r"^python (\S+)$", text, re.MULTILINE)
@@ -123,13 +121,13 @@ def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name: s
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
-def test_every_block_of_a_document_is_of_a_kind_that_is_tested_or_no_code(path: Path) -> None:
+def test_every_block_of_a_document_is_of_a_kind_that_is_tested_or_no_code(path):
     for block in blocks(path.read_text()):
         assert block.language in LANGUAGES, f"line {block.line}: {block.language}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
-def test_every_relative_link_of_a_document_leads_somewhere(path: Path) -> None:
+def test_every_relative_link_of_a_document_leads_somewhere(path):
     prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose):
         if "://" in target:
@@ -146,7 +144,7 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_page_of_commands_says_what_their_tables_say() -> None:
+def test_the_page_of_commands_says_what_their_tables_say():
     page = commands_page.PAGE.read_text()
     assert commands_page.rewritten(page) == page, "make reference"
     for name in COMMANDS:
@@ -155,7 +153,7 @@ def test_the_page_of_commands_says_what_their_tables_say() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
-def test_every_command_that_a_document_names_exists(path: Path) -> None:
+def test_every_command_that_a_document_names_exists(path):
     named = set(re.findall(r"`headrace ([a-z]+)", path.read_text()))
     named -= {"serves"}  # what commands print
     if path.name == "CHANGELOG.md":  # which also lists what is gone
@@ -163,7 +161,7 @@ def test_every_command_that_a_document_names_exists(path: Path) -> None:
     assert named <= set(COMMANDS), sorted(named - set(COMMANDS))
 
 
-def test_every_option_that_a_document_names_exists_somewhere() -> None:
+def test_every_option_that_a_document_names_exists_somewhere():
     known = {option.flag for name in COMMANDS for option in command(name).options}
     known |= {option.replace("--", "--no-") for option in known}
     programs = [f"tests/{name}/__main__.py" for name in ("bench", "trials")]

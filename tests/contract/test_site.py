@@ -59,14 +59,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_every_page_has_its_place_in_the_navigation_once() -> None:
+def test_every_page_has_its_place_in_the_navigation_once():
     listed = sorted(_listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
     assert listed == sorted([*pages, *hooks.ROOT_PAGES.values()]), "add the page to mkdocs.yml"
 
 
 @pytest.mark.pages
-def test_every_link_of_the_built_site_leads_somewhere_in_it(site: Path) -> None:
+def test_every_link_of_the_built_site_leads_somewhere_in_it(site):
     pages = {page: page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
     anchors = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
     checked = 0

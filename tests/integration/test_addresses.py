@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def ports(address: str) -> list[int]:
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["after bind", "worker_ports"])
-def test_workers_have_consecutive_ports(given: bool, over_tcp: None):
+def test_workers_have_consecutive_ports(given, over_tcp):
     port, first = free_port(), free_port()
     options = {"worker_ports": f"{first}-{first + 3}"} if given else {}
     with started(bind=f"tcp://127.0.0.1:{port}", **options) as server:
@@ -51,7 +50,7 @@ def test_workers_have_consecutive_ports(given: bool, over_tcp: None):
         trained(server.address)
 
 
-def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path: Path, over_tcp: None):
+def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path, over_tcp):
     path = f"ipc://{tmp_path}/socket"
     with started(bind=["tcp://127.0.0.1:0", path]) as server:
         assert server.addresses[1] == path
@@ -61,7 +60,7 @@ def test_each_address_of_a_server_has_its_workers_beside_it(tmp_path: Path, over
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["after bind", "worker_ports"])
-def test_no_worker_gets_a_port_that_its_server_has(given: bool, over_tcp: None):
+def test_no_worker_gets_a_port_that_its_server_has(given, over_tcp):
     """1. HTTP and another address of the server have the ports that its workers would get.
     2. Two addresses with one port are refused by name.
     """
@@ -99,7 +98,7 @@ def feed():
 
 
 def test_a_trainer_finds_the_workers_of_a_server_that_starts_again_with_other_addresses(
-    tmp_path: Path, over_tcp: None
+    tmp_path, over_tcp
 ):
     """1. It has half of the rows. 2. The server ends, and starts with other ports of workers."""
     (tmp_path / "feeds.py").write_text(FEEDS)

@@ -173,9 +173,7 @@ def plain(batch_size: int, rows: int = 200) -> hs.Pipeline:
 
 
 @pytest.mark.parametrize(("was", "done", "becomes"), [(5, 7, 6), (6, 7, 5), (16, 3, 32), (4, 0, 6)])
-def test_another_batch_size_holds_from_the_first_row_that_is_not_done(
-    was: int, done: int, becomes: int, tmp_path: Path
-):
+def test_another_batch_size_holds_from_the_first_row_that_is_not_done(was, done, becomes, tmp_path):
     with hs.run(plain(was), state_dir=tmp_path) as server, connect(server) as feed:
         for _ in range(done):
             next(feed).commit()
@@ -193,7 +191,7 @@ def test_another_batch_size_holds_from_the_first_row_that_is_not_done(
     assert rows == [*range(was * done, 200)]
 
 
-def test_a_size_that_a_trainer_has_set_may_be_declared(tmp_path: Path):
+def test_a_size_that_a_trainer_has_set_may_be_declared(tmp_path):
     rows: list[list[int]] = []
     with hs.run(plain(5, 2000), state_dir=tmp_path) as server:
         with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
@@ -208,7 +206,7 @@ def test_a_size_that_a_trainer_has_set_may_be_declared(tmp_path: Path):
     assert {len(batch) for batch in rows[first:-1]} == {6}
 
 
-def test_a_snapshot_is_gone_on_from_with_another_batch_size(tmp_path: Path):
+def test_a_snapshot_is_gone_on_from_with_another_batch_size(tmp_path):
     with hs.run(plain(5), state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
         next(feed).commit()
         token = feed.snapshot()
@@ -219,9 +217,7 @@ def test_a_snapshot_is_gone_on_from_with_another_batch_size(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HEADRACE_CHANGES", "16"))))
-def test_each_row_comes_once_whatever_was_changed_or_the_start_is_refused(
-    seed: int, tmp_path: Path
-):
+def test_each_row_comes_once_whatever_was_changed_or_the_start_is_refused(seed, tmp_path):
     draw = random.Random(seed)
     of = first_options(draw)
     done: list[tuple[int, int]] = []

@@ -45,9 +45,7 @@ def _tools(*case: object) -> object:
         _tools("segments", 3, "off"),
     ],
 )
-def test_nothing_is_lost_and_nothing_twice_under_random_faults(
-    mode: str, workers: int, durability: str, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode, workers, durability, tmp_path):
     kinds = LASTING if durability == "off" else tuple(FAULTS)
     seed = f"{mode} {workers} {durability}"
     setup = Setup(mode, seed, kinds, 2.0, 0.3, 500, workers=workers, durability=durability)
@@ -56,7 +54,7 @@ def test_nothing_is_lost_and_nothing_twice_under_random_faults(
 
 @pytest.mark.tools
 @pytest.mark.parametrize("mode", list(MORE_MODES))
-def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode: str, tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode, tmp_path):
     """Ranks, epochs, other sizes, and trainers that are interrupted and leave."""
     kinds = ("worker killed", "trainer killed", "trainer stopped", "server killed")
     trainers = mode_of(mode).trainers
@@ -66,19 +64,17 @@ def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode: str, tmp_p
 
 @pytest.mark.tools
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "host lost"])
-def test_a_fault_of_each_kind_has_a_victim(kind: str, tmp_path: Path) -> None:
+def test_a_fault_of_each_kind_has_a_victim(kind, tmp_path):
     survive(Setup("plain", kind, (kind,), 2.0, 0.3, 500, most=2), tmp_path)
 
 
 @pytest.mark.tools
-def test_nothing_is_lost_and_nothing_twice_over_several_servers(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_twice_over_several_servers(tmp_path):
     kinds = tuple(FAULTS)
     survive(Setup("segments", "two", kinds, 2.0, 0.3, 500, workers=1, servers=2), tmp_path)
 
 
-def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(tmp_path, monkeypatch):
     """A stopped process holds the store; the server starts once that has ended."""
     pipeline = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
     with hs.run(pipeline, state_dir=tmp_path):

@@ -73,16 +73,14 @@ def rows(address: str, feed: str | None = None) -> list[int]:
         return [x for batch in batches for x in batch["x"].tolist()]
 
 
-def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> None:
+def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here):
     process, address = serve(here, "feeds.py:several", "feeds.py:numbers")
     with process:
         assert rows(address, "a") == rows(address, "numbers") == list(range(40))
         assert rows(address, "b") == list(range(0, 80, 2))
 
 
-def test_the_environment_and_the_command_line_together_make_a_server(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_and_the_command_line_together_make_a_server(here, monkeypatch):
     monkeypatch.setenv("HEADRACE_PIPELINES", "twice=feeds.py:doubled")
     monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
     monkeypatch.setenv("HEADRACE_WORKERS", "2")
@@ -110,7 +108,7 @@ def begun(here: Path, drain_timeout: str) -> Iterator[tuple[Process, headrace.Fe
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_whole_group_drains_too(here: Path, number: int) -> None:
+def test_a_signal_to_the_whole_group_drains_too(here, number):
     """As by ``timeout``, ``kill -- -GROUP``, systemd, or the end of a terminal."""
     with begun(here, str(2 * PATIENCE_S)) as (process, feed):
         for child in children_of(process.pid):
@@ -123,7 +121,7 @@ def test_a_signal_to_the_whole_group_drains_too(here: Path, number: int) -> None
     assert said.index("the server drains") < said.index("no trainer holds a batch any more")
 
 
-def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: Path) -> None:
+def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here):
     with begun(here, "0.3") as (process, feed):
         process.signal(signal.SIGTERM)
         assert process.finish() == 0
@@ -133,7 +131,7 @@ def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: 
             next(feed)
 
 
-def test_a_second_signal_ends_at_once(here: Path) -> None:
+def test_a_second_signal_ends_at_once(here):
     with begun(here, "300") as (process, feed):
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGINT)  # not SIGTERM again: two of one kind may become one
@@ -142,7 +140,7 @@ def test_a_second_signal_ends_at_once(here: Path) -> None:
             next(feed)
 
 
-def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: Path) -> None:
+def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here):
     process, address = serve(here, "feeds.py:failing", "feeds.py:numbers")
     with process:
         with pytest.raises(headrace.DataError, match="this function of a user's fails"):
@@ -162,16 +160,14 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
         ("unsharded", "takes no parameter 'shard', which shards=2 needs"),
     ],
 )
-def test_what_a_worker_can_not_open_is_one_readable_paragraph_and_exit_code_1(
-    here: Path, feed: str, words: str
-) -> None:
+def test_what_a_worker_can_not_open_is_one_readable_paragraph_and_exit_code_1(here, feed, words):
     done = headrace_command(here, "serve", f"feeds.py:{feed}")
     assert done.returncode == 1
     assert words in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr and "Error:" not in done.stderr
 
 
-def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path) -> None:
+def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path):
     (tmp_path / "slow.py").write_text(
         "import time\n"
         "import headrace_server as hs\n"

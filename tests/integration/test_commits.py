@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(
         assert next(feed).number == 2
 
 
-def test_a_snapshot_up_to_a_batch_leaves_out_what_was_fetched_after_it(tmp_path: Path):
+def test_a_snapshot_up_to_a_batch_leaves_out_what_was_fetched_after_it(tmp_path):
     with serving(plain(), state_dir=tmp_path) as server:
         with connect(server) as feed:
             batch = next(feed)
@@ -73,7 +72,7 @@ def test_a_snapshot_up_to_a_batch_leaves_out_what_was_fetched_after_it(tmp_path:
             assert rows_of([next(feed)]) != rows_of([again])
 
 
-def test_a_snapshot_up_to_a_batch_commits_those_that_were_taken_before_it(tmp_path: Path):
+def test_a_snapshot_up_to_a_batch_commits_those_that_were_taken_before_it(tmp_path):
     """Tokens of two workers are in another order than the batches that the loop takes."""
     shared = {"state_dir": tmp_path, "partitions": 2, "workers": 2}
     with hs.run(plain(), **shared) as server, joined(server, "default") as feed:
@@ -92,7 +91,7 @@ def test_a_snapshot_up_to_a_batch_commits_those_that_were_taken_before_it(tmp_pa
             assert sum(batch.rows for batch in other) == 60 - 4 * 3
 
 
-def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path):
+def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path):
     """With a state directory the first batches of two feeds have the same token."""
     with (
         serving({"a": plain(), "b": plain()}, state_dir=tmp_path) as server,
@@ -110,9 +109,7 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
 
 
 @pytest.mark.parametrize("when", ["commit", "take"])
-def test_a_batch_that_ctrl_c_takes_from_a_loop_amid_a_call_goes_to_a_trainer(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_ctrl_c_takes_from_a_loop_amid_a_call_goes_to_a_trainer(when, monkeypatch):
     """1. Ctrl-C comes before a commit reaches the session, or after a batch has left it.
     2. The loop goes on, and the feed ends: nobody holds a batch for ever.
     """
@@ -161,9 +158,7 @@ CHANGING = (
 
 
 @pytest.mark.parametrize("order", ["feed", "any"])
-def test_a_trainer_s_machine_is_changed_only_under_the_lock_of_its_link(
-    order: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_trainer_s_machine_is_changed_only_under_the_lock_of_its_link(order, monkeypatch):
     """Else its loop and the thread that keeps its leases would ask for batches at once."""
     unlocked: list[str] = []
     with (

@@ -1,7 +1,5 @@
 """``make demo`` in small: it trains, checks itself, and leaves a table and a plot."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -18,9 +16,7 @@ CHANCE = 1.386
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_demo_trains_every_segment_once_and_only_a_carried_state_makes_the_loss_fall(
-    tmp_path: Path,
-) -> None:
+def test_the_demo_trains_every_segment_once_and_only_a_carried_state_makes_the_loss_fall(tmp_path):
     pytest.importorskip("matplotlib")
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     process = subprocess.Popen(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def epochs_of(feed: headrace.Feed) -> Seen:
     return seen
 
 
-def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> None:
+def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends():
     with serving(pipeline(None), partitions=2) as server:
         with headrace.connect(server.address) as feed:
             for epoch in range(5):
@@ -47,7 +46,7 @@ def test_a_loop_is_an_epoch_and_the_last_batch_is_committed_when_it_ends() -> No
                 assert server.stats()["default"]["rows"] == 11 * (epoch + 1)
 
 
-def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already() -> None:
+def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already():
     """All of epoch 0 is committed, and the other trainer holds all batches of epoch 1."""
     with serving(pipeline(2)) as server:
         with headrace.connect(server.address, prefetch=0) as one:
@@ -64,7 +63,7 @@ def test_an_epoch_ends_for_a_trainer_whose_next_batches_another_one_has_already(
 
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("across", [False, True])
-def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(small: bool, across: bool) -> None:
+def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(small, across):
     each = hs.from_examples(EXAMPLES).repeat(2, across_batches=across)
     with hs.run(each.batch(2, small), partitions=3) as server:
         with headrace.connect(server.address) as feed:
@@ -72,9 +71,7 @@ def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(small: bool, ac
 
 
 @pytest.mark.parametrize("segmented", [False, True])
-def test_a_feed_that_ends_without_a_batch_logs_the_rows_that_it_drops(
-    segmented: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_feed_that_ends_without_a_batch_logs_the_rows_that_it_drops(segmented, capfd):
     pipeline, option = hs.from_examples(EXAMPLES).batch(12), "allow_smaller_final_batch=True"
     if segmented:
         examples = [{"k": f"{i}", "x": [1.0]} for i in range(11)]
@@ -101,7 +98,7 @@ def segments_of(examples: list[dict[str, Any]]) -> hs.Pipeline:
     )
 
 
-def test_drain_ends_the_count_of_epochs_for_all_trainers() -> None:
+def test_drain_ends_the_count_of_epochs_for_all_trainers():
     with serving(pipeline(None), partitions=2) as server, ThreadPoolExecutor(1) as pool:
         with headrace.connect(server.address) as feed, headrace.connect(server.address) as other:
             theirs = pool.submit(epochs_of, other)
@@ -119,7 +116,7 @@ def committed(feed: headrace.Feed) -> tuple[int, int, int]:
     return progress.batches, progress.rows, progress.epoch
 
 
-def test_the_length_of_a_rank_is_the_number_of_its_rounds() -> None:
+def test_the_length_of_a_rank_is_the_number_of_its_rounds():
     with serving(pipeline(1, True), partitions=2) as server:
         with connect(server, rank=0, world_size=2) as first:
             with connect(server, rank=1, world_size=2) as second, ThreadPoolExecutor() as pool:
@@ -128,9 +125,7 @@ def test_the_length_of_a_rank_is_the_number_of_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
-    tmp_path: Path, across: bool
-) -> None:
+def test_progress_counts_the_commits_of_all_trainers_over_a_restart(tmp_path, across):
     state = tmp_path / "state"
     with serving(pipeline(across=across), state_dir=state) as server:
         with connect(server, prefetch=0) as feed, connect(server, prefetch=0) as other:
@@ -154,9 +149,7 @@ def test_progress_counts_the_commits_of_all_trainers_over_a_restart(
             assert str(feed.progress) == f"epoch 3 of 3: 33 rows in {last[0]} batches, 100%"
 
 
-def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batch(monkeypatch):
     """Neither do commits gather any longer, nor do answers wait for a batch to leave with."""
     monkeypatch.setattr("headrace_server.worker.commits._GATHER_S", 10 * PATIENCE_S)
     monkeypatch.setattr("headrace_server.worker.outbox._MOMENT_S", 10 * PATIENCE_S)
@@ -171,6 +164,6 @@ def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batc
             assert feed.progress.batches == 1
 
 
-def test_any_order_is_refused_where_batches_end_with_their_epoch() -> None:
+def test_any_order_is_refused_where_batches_end_with_their_epoch():
     with serving(pipeline()) as server, pytest.raises(ValueError, match="end with their epoch"):
         connect(server, order="any")

@@ -48,9 +48,7 @@ def _output_of(name: str, picture: Path) -> str:
 
 
 @pytest.mark.slow
-def test_buckets_pad_less_than_a_third_as_much_and_a_budget_bounds_every_batch(
-    tmp_path: Path,
-) -> None:
+def test_buckets_pad_less_than_a_third_as_much_and_a_budget_bounds_every_batch(tmp_path):
     output = _output_of("buckets", tmp_path / "buckets.png")
     table = re.findall(r"^(\w+) +\d+ +\d+-\d+ +[\d,]+ +([\d.]+)% +([\d,]+) steps$", output, re.M)
     waste = {name: float(percent) for name, percent, _ in table}
@@ -63,7 +61,7 @@ def test_buckets_pad_less_than_a_third_as_much_and_a_budget_bounds_every_batch(
 
 
 @pytest.mark.slow
-def test_sampling_reaches_the_target_and_the_one_that_is_set_while_it_runs(tmp_path: Path) -> None:
+def test_sampling_reaches_the_target_and_the_one_that_is_set_while_it_runs(tmp_path):
     output = _output_of("sampling", tmp_path / "sampling.png")
     for name, wanted, tolerance in (
         ("source", (80, 15, 5), 4),
@@ -79,7 +77,7 @@ def test_sampling_reaches_the_target_and_the_one_that_is_set_while_it_runs(tmp_p
 
 
 @pytest.mark.slow
-def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: Path) -> None:
+def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path):
     output = _output_of("resampling", tmp_path / "resampling.png")
     table = re.findall(r"^ +[\d.]+ to +[\d.]+ +4000 +([\d.]+) +([\d.]+)$", output, re.M)
     assert len(table) == 5
@@ -101,8 +99,8 @@ def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: P
     [("tf", "tensorflow"), ("keras", "tensorflow"), ("torch", "torch"), ("jax", "jax")],
 )
 def test_a_recurrent_model_recalls_over_segments_what_it_can_only_know_by_its_state(
-    name: str, module: str, tmp_path: Path
-) -> None:
+    name, module, tmp_path
+):
     output = _printed(f"stateful_{name}", tmp_path / "workplace", needs=module)
     losses = [float(loss) for loss in re.findall(r"loss:? +([\d.e-]+)$", output, re.M)]
     assert len(losses) > 5 and losses[0] > 0.5, output
@@ -123,9 +121,7 @@ def test_a_recurrent_model_recalls_over_segments_what_it_can_only_know_by_its_st
         ("replay_burn_in", 0.5),
     ],
 )
-def test_a_kit_learns_what_it_can_only_know_by_its_state_or_its_context(
-    name: str, share: float, tmp_path: Path
-) -> None:
+def test_a_kit_learns_what_it_can_only_know_by_its_state_or_its_context(name, share, tmp_path):
     output = _printed(name, tmp_path / "workplace", needs="torch")
     loss = re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end$", output, re.M)
     assert loss, output
@@ -137,9 +133,7 @@ def test_a_kit_learns_what_it_can_only_know_by_its_state_or_its_context(
 @pytest.mark.parametrize(
     ("name", "module"), [("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax")]
 )
-def test_a_recurrent_model_has_the_losses_of_unpacked_lanes_in_packed_ones(
-    name: str, module: str, tmp_path: Path
-) -> None:
+def test_a_recurrent_model_has_the_losses_of_unpacked_lanes_in_packed_ones(name, module, tmp_path):
     """Step for step before training; after it, in fewer batches, both have learned the task."""
     output = _printed(f"packed_{name}", tmp_path / "workplace", needs=module)
     found = re.findall(r"packed: ([\d.]+) before, ([\d.]+) after (\d+) batches$", output, re.M)
@@ -165,7 +159,7 @@ def _played(name: str, needs: str = "matplotlib") -> str:
 
 @pytest.mark.tools
 @pytest.mark.slow
-def test_the_notebook_on_lengths_shows_what_padding_costs() -> None:
+def test_the_notebook_on_lengths_shows_what_padding_costs():
     output = _played("lengths")
     waste = [float(percent) for percent in re.findall(r", ([\d.]+)% padding", output)]
     assert waste == sorted(waste, reverse=True) and waste[0] > 50 and waste[2] < 2
@@ -174,14 +168,14 @@ def test_the_notebook_on_lengths_shows_what_padding_costs() -> None:
 
 @pytest.mark.tools
 @pytest.mark.slow
-def test_the_notebook_on_states_learns_over_a_restart() -> None:
+def test_the_notebook_on_states_learns_over_a_restart():
     output = _played("states", needs="tensorflow")
     loss = re.search(r"loss ([\d.]+) at first, ([\d.]+) at the end$", output, re.M)
     assert loss and float(loss[1]) > 0.5 and float(loss[2]) < 0.05, output
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_picture_of_a_page_is_there_is_shown_and_is_small(name: str) -> None:
+def test_the_picture_of_a_page_is_there_is_shown_and_is_small(name):
     picture = ROOT / "docs" / "pictures" / f"{name}.png"
     width, height = _size_of_png(picture)
     assert width > 500 and height > 200

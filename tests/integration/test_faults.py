@@ -30,9 +30,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_death_of_a_trainer_is_logged_once_though_it_has_a_session_with_each_worker(
-    capfd: pytest.CaptureFixture[str],
-):
+def test_a_death_of_a_trainer_is_logged_once_though_it_has_a_session_with_each_worker(capfd):
     with serving(numbered(200).batch(5), lease_ttl_s=600, workers=2, partitions=2) as server:
         with trainer(server.address, "--hold", "3") as victim:
             victim.wait_for("holding")
@@ -64,7 +62,7 @@ def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_a_feed_that_has_failed_says_once_that_the_last_commit_may_be_lost(told: bool):
+def test_a_feed_that_has_failed_says_once_that_the_last_commit_may_be_lost(told):
     with serving(numbered(40).batch(4)) as server:
         feed = connect(server)
         next(feed)
@@ -79,7 +77,7 @@ def test_a_feed_that_has_failed_says_once_that_the_last_commit_may_be_lost(told:
         feed.close()
 
 
-def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(tmp_path: Path):
+def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(tmp_path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"
         "def numbers():\n"
@@ -157,9 +155,7 @@ def test_no_lease_ends_because_the_server_stood_still():
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_file_that_was_removed_is_read_on_and_one_that_was_cut_stops_the_feed(
-    cut: bool, tmp_path: Path
-) -> None:
+def test_a_file_that_was_removed_is_read_on_and_one_that_was_cut_stops_the_feed(cut, tmp_path):
     path = tmp_path / "data.tokens"
     path.write_bytes(bytes(4 << 20))
     tokens = hs.read_tokens(str(path), window=1023, dtype="uint32").batch(4)

@@ -48,7 +48,7 @@ def address() -> Any:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_numbers_are_those_of_the_batches_taken(address: str, shape: str) -> None:
+def test_the_numbers_are_those_of_the_batches_taken(address, shape):
     found: list[dict[str, float]] = []
     rows = 0
     with headrace.connect(address, feed=shape) as feed:
@@ -69,7 +69,7 @@ def test_the_numbers_are_those_of_the_batches_taken(address: str, shape: str) ->
         assert [numbers["feed/padding"] for numbers in found] == pytest.approx(shares)
 
 
-def test_a_logger_is_known_by_its_methods(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_is_known_by_its_methods(caplog):
     scalars, metrics = Scalars(), Metrics()
     with hs.run(SHAPES["plain"]) as server, headrace.connect(server.address) as feed:
         for logger in (scalars, metrics, logging.getLogger("training")):
@@ -83,7 +83,7 @@ def test_a_logger_is_known_by_its_methods(caplog: pytest.LogCaptureFixture) -> N
     assert "feed/rows_per_s" in caplog.text
 
 
-def test_numbers_wait_for_their_time() -> None:
+def test_numbers_wait_for_their_time():
     found: list[dict[str, float]] = []
     with hs.run(SHAPES["plain"]) as server, headrace.connect(server.address) as feed:
         feed.log_to(found.append, every_s=3600)
@@ -91,7 +91,7 @@ def test_numbers_wait_for_their_time() -> None:
     assert not found
 
 
-def test_a_feed_that_logs_leaves_as_soon_as_the_program_drops_it(address: str) -> None:
+def test_a_feed_that_logs_leaves_as_soon_as_the_program_drops_it(address):
     """Without a cycle of references, whose collection its leases would wait for."""
     feed = headrace.connect(address, feed="plain")
     feed.log_to(print)

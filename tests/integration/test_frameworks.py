@@ -56,7 +56,7 @@ def fails_in_the_child(feed: headrace.Feed) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
-def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
+def test_a_forked_child_is_told_so_and_the_parent_goes_on(way):
     with serving(pipeline()) as server, connect(server) as feed:
         rows = next(feed)["i"].tolist()
         text = fails_in_the_child(feed)
@@ -67,7 +67,7 @@ def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
         assert sorted(rows) == list(range(24))
 
 
-def test_a_feed_that_is_pickled_or_copied_says_where_to_connect() -> None:
+def test_a_feed_that_is_pickled_or_copied_says_where_to_connect():
     with serving(pipeline()) as server, connect(server) as feed:
         for act in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="connect in the process that uses it"):
@@ -75,7 +75,7 @@ def test_a_feed_that_is_pickled_or_copied_says_where_to_connect() -> None:
 
 
 @pytest.mark.parametrize("framework", [pytest.param("tf", marks=pytest.mark.tf), "torch", "jax"])
-def test_a_framework_gets_every_dtype_that_it_has(framework: str, way: str) -> None:
+def test_a_framework_gets_every_dtype_that_it_has(framework, way):
     module = pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     examples = every_dtype(8)
     with (
@@ -109,9 +109,7 @@ def test_a_framework_gets_every_dtype_that_it_has(framework: str, way: str) -> N
     assert bits(np.asarray(kept)[5]) == bits(values_of("float32", 5))
 
 
-def test_a_framework_that_is_not_there_names_the_line_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_framework_that_is_not_there_names_the_line_that_installs_it(monkeypatch):
     import sys
 
     for name, module in (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax")):

@@ -12,9 +12,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,23 +102,19 @@ def session(disk: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_can_not_be_written_names_its_file_the_room_and_the_remedy(
-    full: Path, write: Callable[[Path], Any], names: str
-) -> None:
+def test_what_can_not_be_written_names_its_file_the_room_and_the_remedy(full, write, names):
     with pytest.raises(Exception, match=names) as caught:
         write(full)
     text = str(caught.value)
     assert str(full) in text and re.search(r"\b\d+ bytes free: make ", text), text
 
 
-def test_a_slab_that_does_not_fit_says_how_much_there_is(full: Path) -> None:
+def test_a_slab_that_does_not_fit_says_how_much_there_is(full):
     with pytest.raises(LimitExceeded, match=r"segment of 65536 bytes in .*: .* 0 bytes free: make"):
         Slab(full, 0, 0, 1 << 20, 1 << 16).allocate(PAGE)
 
 
-def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
-    disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(disk, capsys):
     """1. The disk fills up while nobody trains, so no commit fails.  2. Something is deleted."""
     pipeline = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
     state, ballast = disk / "state", disk / "ballast"
@@ -149,7 +144,7 @@ def test_a_full_state_disk_shows_everywhere_and_no_longer_once_there_is_room(
 
 
 def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ):
     """The full disk can not store its term; this does not use up the owner's restarts."""
     raise_term, tried = StateDirectory.raise_term, threading.Semaphore(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def pausing() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_rows_of_a_generator_are_handed_out_as_they_come(tmp_path: Path, partitions: int) -> None:
+def test_rows_of_a_generator_are_handed_out_as_they_come(tmp_path, partitions):
     """The next row is written once the trainer has the one before it."""
     n = 8
     source = hs.from_function(on_word, str(tmp_path), n, features=FEATURES)
@@ -77,7 +77,7 @@ def test_rows_of_a_generator_are_handed_out_as_they_come(tmp_path: Path, partiti
     assert got == list(range(n))
 
 
-def test_a_wait_for_a_source_is_told_as_such_and_is_no_hang(tmp_path: Path) -> None:
+def test_a_wait_for_a_source_is_told_as_such_and_is_no_hang(tmp_path):
     pipelines = {
         "silent": hs.from_function(on_word, str(tmp_path), 1, features=FEATURES).batch(1),
         "pausing": hs.from_function(pausing, features=FEATURES).batch(1),
@@ -97,7 +97,7 @@ def in_segments(source: hs.Pipeline) -> hs.Pipeline:
     )
 
 
-def test_a_queue_is_refused_where_its_examples_were_lost_before(tmp_path: Path) -> None:
+def test_a_queue_is_refused_where_its_examples_were_lost_before(tmp_path):
     """The examples that the next worker would throw away are others than those read before."""
     counter = tmp_path / "counter"
     counter.write_text("0")
@@ -113,9 +113,7 @@ def test_a_queue_is_refused_where_its_examples_were_lost_before(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shaped", [lambda source: source.batch(4), in_segments])
-def test_a_slow_replay_is_told_as_such(
-    tmp_path: Path, shaped: Callable[[hs.Pipeline], hs.Pipeline]
-) -> None:
+def test_a_slow_replay_is_told_as_such(tmp_path, shaped):
     features = {**FEATURES, "x": hs.sequence("float32")}
     source = hs.from_function(slower_later, str(tmp_path / "seen"), 3000, features=features)
     with hs.run(shaped(source), workers=1) as server, connect(server) as feed:
@@ -138,7 +136,7 @@ def test_a_slow_replay_is_told_as_such(
     ],
     ids=["windows", "buckets"],
 )
-def test_batches_do_not_depend_on_when_rows_come(shaped: Callable[[hs.Pipeline], Any]) -> None:
+def test_batches_do_not_depend_on_when_rows_come(shaped):
     """A feed that pauses, and whose worker is killed, gives the batches of one that does not."""
 
     def served(pauses: int, kill_after: int) -> list[tuple[int, list[int]]]:

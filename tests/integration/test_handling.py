@@ -43,7 +43,7 @@ def is_first(values: Any) -> bool:
 
 
 @pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
-def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework: str) -> None:
+def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework):
     if framework != "numpy":
         pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     with fed(plain(), framework) as feed:
@@ -74,7 +74,7 @@ def test_a_batch_is_copied_pickled_and_rebuilt_as_a_mapping(framework: str) -> N
 # Torch and what is made of it
 
 
-def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had() -> None:
+def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had():
     torch = pytest.importorskip("torch")
     with fed(plain(), "torch") as feed:
         batch = next(feed)
@@ -92,7 +92,7 @@ def test_a_moved_batch_of_torch_is_on_its_device_with_all_that_it_had() -> None:
 # Trees
 
 
-def test_transformations_of_jax_go_through_a_batch() -> None:
+def test_transformations_of_jax_go_through_a_batch():
     jax = pytest.importorskip("jax")
     with fed(plain(), "jax") as feed:
         batch = next(feed)
@@ -108,7 +108,7 @@ def test_transformations_of_jax_go_through_a_batch() -> None:
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_states_saved_to_a_moved_batch_of_segments_are_those_of_the_batch(placement: str) -> None:
+def test_states_saved_to_a_moved_batch_of_segments_are_those_of_the_batch(placement):
     torch = pytest.importorskip("torch")
     with fed(segments(placement), "torch") as feed:
         steps = 0
@@ -126,7 +126,7 @@ def test_states_saved_to_a_moved_batch_of_segments_are_those_of_the_batch(placem
         assert steps == 3
 
 
-def test_a_batch_of_segments_cannot_be_pickled_and_leaves_no_cycle() -> None:
+def test_a_batch_of_segments_cannot_be_pickled_and_leaves_no_cycle():
     with fed(segments("server"), "numpy") as feed:
         batch = next(feed)
         with pytest.raises(TypeError, match=r"cannot be pickled.*batch\.arrays\(\)"):

@@ -69,9 +69,7 @@ def expected(*without: int, times: int = 1) -> Counter[int]:
     ],
     ids=["it exits", "it hangs", "of an order", "of many that a function gets together"],
 )
-def test_the_feed_fails_and_names_the_row_the_last_words_and_the_remedy(
-    pipeline: hs.Pipeline, function: str, words: str
-):
+def test_the_feed_fails_and_names_the_row_the_last_words_and_the_remedy(pipeline, function, words):
     """Where bad examples are skipped, too."""
     with hs.run(pipeline.batch(7), worker_timeout_s=2) as server:
         with pytest.raises(headrace.DataError, match=words) as caught:

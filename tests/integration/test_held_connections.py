@@ -8,7 +8,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -91,8 +90,8 @@ def flood(
     ("keys", "place"), [(False, "server.locator"), (True, "worker.worker")], ids=["open", "keys"]
 )
 def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_process_can_open(
-    keys: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_tcp: None
-) -> None:
+    keys, place, tmp_path, monkeypatch, over_tcp
+):
     (tmp_path / "feeds.py").write_text(FEEDS)
     if keys:
         make_pair(tmp_path / "keys", None)

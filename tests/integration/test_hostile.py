@@ -8,7 +8,6 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -136,9 +135,7 @@ def test_a_hello_to_an_owner_that_is_not_there_is_told_how_many_there_are(worker
 @pytest.mark.parametrize(
     ("keys", "place"), [(False, "locator"), (True, "worker-0-0")], ids=["open", "keys"]
 )
-def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(
-    keys: bool, place: str, tmp_path: Path
-) -> None:
+def test_messages_of_any_number_and_size_of_frames_end_only_their_connection(keys, place, tmp_path):
     pipeline = hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
     if keys:
         make_pair(tmp_path, None)
@@ -347,9 +344,7 @@ def assert_not_forged(text: str) -> None:
     assert not [line for line in text.splitlines() if line.startswith("ERROR headrace.server: all")]
 
 
-def test_no_word_of_a_trainer_forges_a_line_of_the_log_or_moves_the_cursor(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-):
+def test_no_word_of_a_trainer_forges_a_line_of_the_log_or_moves_the_cursor(capfd, caplog):
     """It says them as its host, its release, its feed, and its snapshot."""
     caplog.set_level(logging.INFO, "headrace")  # the server has that level, too
     endless = hs.from_examples([{"i": 1}]).repeat().batch(1)
@@ -373,9 +368,7 @@ def test_no_word_of_a_trainer_forges_a_line_of_the_log_or_moves_the_cursor(
     assert_not_forged(capfd.readouterr().err)
 
 
-def test_no_word_of_data_or_of_user_code_forges_a_line_either(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-):
+def test_no_word_of_data_or_of_user_code_forges_a_line_either(caplog, tmp_path):
     """1. An error of a function that quotes an example. 2. A file with such a name is refused."""
 
     def fail(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("jax_rank.py")
 
 
 @pytest.mark.slow
-def test_two_processes_see_the_rows_of_both() -> None:
+def test_two_processes_see_the_rows_of_both():
     pytest.importorskip("jax")
     rows = [{"x": np.full(3, i, np.float32), "name": b"%d" % i} for i in range(48)]
     # Two devices each, as a host of several accelerators has.
@@ -45,7 +45,7 @@ def test_two_processes_see_the_rows_of_both() -> None:
     assert sum(step["all"] for step in one) == 3 * sum(range(48))
 
 
-def test_one_process_has_its_own_rows_and_strings_stay_out() -> None:
+def test_one_process_has_its_own_rows_and_strings_stay_out():
     jax: Any = pytest.importorskip("jax")
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -63,7 +63,7 @@ def test_one_process_has_its_own_rows_and_strings_stay_out() -> None:
     assert (local_rows(global_arrays(x, rows)) == x).all()
 
 
-def test_rows_that_are_divided_further_are_refused() -> None:
+def test_rows_that_are_divided_further_are_refused():
     pytest.importorskip("jax")
     from types import SimpleNamespace
 

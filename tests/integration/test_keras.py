@@ -110,9 +110,7 @@ def served(server: Any) -> tuple[int, int]:
     ],
     indirect=["way"],
 )
-def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
-    stateful: Any, way: str, how: str
-) -> None:
+def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(stateful, way, how):
     options = {"steps at once": {"steps_per_execution": 3}, "eager": {"run_eagerly": True}}
     model = compiled(stateful, adding(), **options.get(how, {}))
     watch = largest_loss()
@@ -131,9 +129,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     assert watch.batches == (batches if how != "steps at once" else -(-batches // 3))
 
 
-def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
-    stateful: Any,
-) -> None:
+def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(stateful):
     """None of them takes a batch that it does not save: the last fit reaches the end."""
     model = compiled(stateful, adding(), weighted_metrics=["mae"])
     with serving(sums()) as server:
@@ -170,18 +166,14 @@ class _Wrong:
         (lambda x, states: (x, {"sum": states["sum"]}), r"\['count', 'sum'\], not \['sum'\]"),
     ],
 )
-def test_a_network_that_returns_no_states_is_told_what_is_wanted(
-    stateful: Any, returned: Any, text: str
-) -> None:
+def test_a_network_that_returns_no_states_is_told_what_is_wanted(stateful, returned, text):
     with serving(sums()) as server, connect(server, framework="tf") as feed:
         data = stateful.batches(feed, split)
         with pytest.raises(ValueError, match=text):
             compiled(stateful, _Wrong(returned)).evaluate(data, verbose=0)
 
 
-def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(
-    tf: Any, stateful: Any
-) -> None:
+def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(tf, stateful):
     def wide(x: Any, states: Any) -> Any:
         return x, {**states, "sum": tf.tile(states["sum"], [1, 2])}
 
@@ -191,7 +183,7 @@ def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(
             compiled(stateful, _Wrong(wide)).evaluate(data, verbose=0)
 
 
-def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) -> None:
+def test_what_can_not_work_is_refused_with_the_remedy(tf, stateful):
     feeds = {
         "plain": hs.from_examples([{"x": 1.0}] * 8).batch(4),
         "kept": sums(order="lanes", state_placement="trainer"),

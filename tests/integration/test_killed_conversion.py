@@ -1,9 +1,6 @@
 """A conversion that is killed; what the commands print is in tests/unit/cli."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 from tests.nursery import warm_run
 from tests.patience import eventually
@@ -27,7 +24,7 @@ WORDS = ["-P", "-m", "headrace_server.cli", "convert", "feeds.py:slow", "out"]
 WORDS += ["--rows-per-file", "20"]
 
 
-def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(tmp_path: Path) -> None:
+def test_a_conversion_that_was_killed_shows_no_file_and_begins_anew(tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(100)))
     (tmp_path / "feeds.py").write_text(FEEDS)
     os.mkfifo(tmp_path / "hold")

@@ -132,7 +132,7 @@ def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wak
 
 @pytest.mark.parametrize("rank", [{}, {"rank": 0, "world_size": 1}])
 def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_right_states(
-    rank: dict[str, Any], monkeypatch
+    rank, monkeypatch
 ):
     """A rank has batches of the other partition ahead, which still count."""
     ledger = Ledger(of_counts([6, 6, 6, 6]))

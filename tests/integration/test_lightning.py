@@ -91,9 +91,7 @@ def trainer_of(lightning: Any, directory: Path, **options: Any) -> Any:
 ROWS = [[float(i), float(i + 1)] for i in range(0, 12, 2)]
 
 
-def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
+def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(lightning, server, tmp_path):
     from headrace.lightning import FeedDataModule
 
     logger = lightning.pytorch.loggers.CSVLogger(tmp_path)
@@ -110,8 +108,8 @@ def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(
 
 
 def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
+    lightning, server, tmp_path
+):
     from headrace.lightning import FeedDataModule
 
     module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
@@ -124,8 +122,8 @@ def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
 
 
 def test_a_feed_of_segments_without_the_data_module_ends_with_the_remedy(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
+    lightning, server, tmp_path
+):
     """Lightning asks for the second batch before the step on the first one."""
     module, trainer = module_of(lightning), trainer_of(lightning, tmp_path)
     remedy = r"headrace\.lightning\.FeedDataModule"
@@ -134,9 +132,7 @@ def test_a_feed_of_segments_without_the_data_module_ends_with_the_remedy(
             trainer.fit(module, feed)
 
 
-def test_a_feed_that_has_ended_ends_the_training(
-    lightning: Any, server: hs.Server, tmp_path: Path
-) -> None:
+def test_a_feed_that_has_ended_ends_the_training(lightning, server, tmp_path):
     from headrace.lightning import FeedDataModule
 
     module, trainer = module_of(lightning), trainer_of(lightning, tmp_path, max_epochs=-1)
@@ -145,7 +141,7 @@ def test_a_feed_that_has_ended_ends_the_training(
     assert module.seen == ROWS
 
 
-def test_what_is_no_dataset_of_a_feed_is_refused(lightning: Any) -> None:
+def test_what_is_no_dataset_of_a_feed_is_refused(lightning):
     from headrace.lightning import FeedDataModule
     from headrace.torch import FeedDataset
 

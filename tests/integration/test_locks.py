@@ -121,7 +121,7 @@ def some_rows(address: str, keys: str | None, batches: int = 20) -> int:
 # Who is let in
 
 
-def test_a_trainer_with_keys_trains_and_is_known_by_name(locked: Locked, way: str):
+def test_a_trainer_with_keys_trains_and_is_known_by_name(locked, way):
     with headrace.connect(locked.address, keys=locked.keys("alice"), timeout=PATIENCE_S) as feed:
         assert len(next(feed)["i"]) == 10
         assert feed.local == (way == "shared memory")
@@ -139,9 +139,7 @@ def test_a_trainer_with_keys_trains_and_is_known_by_name(locked: Locked, way: st
     ],
     ids=["a key that is not known", "no keys", "another server's key"],
 )
-def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
-    locked: Locked, who: str | None, told: str
-):
+def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(locked, who, told):
     before = sum(locked.refused.values())
     started = time.monotonic()
     with pytest.raises(headrace.NotAllowed, match=told):
@@ -152,9 +150,7 @@ def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
     eventually(lambda: sum(locked.refused.values()) > before)
 
 
-def test_a_command_needs_the_keys_of_a_trainer(
-    locked: Locked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_command_needs_the_keys_of_a_trainer(locked, capsys, monkeypatch):
     """The server has no HTTP."""
     at = ["--address", locked.address]
     for who, told in (
@@ -175,9 +171,7 @@ def test_a_command_needs_the_keys_of_a_trainer(
     assert f"{locked.address}: feed='absent' is none of default" in capsys.readouterr().err
 
 
-def test_a_refusal_before_the_first_message_is_told_as_well(
-    locked: Locked, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_refusal_before_the_first_message_is_told_as_well(locked, monkeypatch):
     """1. The handshake fails for good before the trainer asks. 2. Its question has no way to go."""
 
     connect = zmq.Socket.connect
@@ -197,7 +191,7 @@ def test_a_refusal_before_the_first_message_is_told_as_well(
 @pytest.mark.parametrize("keys", [None, "alice"])
 @pytest.mark.parametrize("says", [b"", bytes(1000), b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_program_that_breaks_every_connection_off_is_told_as_such(
-    locked: Locked, keys: str | None, says: bytes, monkeypatch: pytest.MonkeyPatch
+    locked, keys, says, monkeypatch
 ):
     """1. It ends every connection, with or without a word. 2. A shorter timeout names it too."""
     monkeypatch.setattr("headrace.connection.handshakes._PATIENCE_S", 1.5)
@@ -222,7 +216,7 @@ def test_a_program_that_breaks_every_connection_off_is_told_as_such(
         listener.close()
 
 
-def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path: Path):
+def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path):
     make_keys(tmp_path)
     with serving(numbers()) as server:
         with pytest.raises(headrace.NotAllowed, match=r"has no keys, .*keys="):
@@ -231,9 +225,7 @@ def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_pa
         assert server.access()["keys"] is False
 
 
-def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_others(
-    tmp_path: Path,
-):
+def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_others(tmp_path):
     """
     1. bob is refused   2. his key is put there: he trains   3. it is taken away: he is sent away
     4. alice gets all rows that he did not commit
@@ -259,9 +251,7 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
 # Hostile peers
 
 
-def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(
-    locked: Locked,
-):
+def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(locked):
     process = psutil.Process(locked.server.pids["worker-0-0"])
     base = process.memory_info().rss
     port = urlsplit(locked.worker).port
@@ -299,7 +289,7 @@ def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(
 # Limits
 
 
-def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path: Path):
+def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path):
     with serving(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
         with connect(server, prefetch=20) as feed:
             eventually(lambda: server.stats()["default"]["standing"]["leased"] == 3)
@@ -345,9 +335,7 @@ def last_words(peer: Any) -> bool:
 # Texts and pages
 
 
-def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(tmp_path, monkeypatch):
     """Logs, errors, counters, command lines, environments, shared memory, the state directory."""
     make_keys(tmp_path)
     secrets = {

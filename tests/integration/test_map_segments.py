@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ def decoded(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any
     return {"images": images, "real": sequences["frames_mask"]}
 
 
-def test_the_frames_of_a_segment_alone_are_decoded(tmp_path: Path) -> None:
+def test_the_frames_of_a_segment_alone_are_decoded(tmp_path):
     calls = tmp_path / "calls"
     calls.touch()
 
@@ -83,9 +82,7 @@ def test_the_frames_of_a_segment_alone_are_decoded(tmp_path: Path) -> None:
     assert calls.read_text().split() == ["3"] * (12 + 2)
 
 
-def test_trainers_are_answered_while_a_batch_is_prepared_for_which_none_has_asked(
-    tmp_path: Path,
-) -> None:
+def test_trainers_are_answered_while_a_batch_is_prepared_for_which_none_has_asked(tmp_path):
     """1. A trainer has its first batch: three calls, with the one that shows the schema.
     2. The fourth call, for the next batch, waits for the gate.
     3. The worker lets a trainer of another feed in, which gets batches that are made.
@@ -120,7 +117,7 @@ def failing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any
     return {"number": np.int64(int(sequences["frames"][0]))}
 
 
-def test_a_bad_segment_stops_the_feed_by_name_or_is_left_without_a_step() -> None:
+def test_a_bad_segment_stops_the_feed_by_name_or_is_left_without_a_step():
     stops = in_segments(clips(3)).map_segments(failing)
     skips = stops.options(on_bad_example="skip")
     never = stops.options(on_bad_example="skip", max_bad_examples=0)
@@ -155,8 +152,8 @@ def test_a_bad_segment_stops_the_feed_by_name_or_is_left_without_a_step() -> Non
     ],
 )
 def test_a_segment_that_fails_while_its_batch_is_prepared_fails_when_it_is_wanted(
-    tmp_path: Path, policy: Any, text: str
-) -> None:
+    tmp_path, policy, text
+):
     """1. A trainer holds the first batch, so the worker prepares the second one.
     2. Its segment fails, and nothing happens.
     3. The trainer saves its states, and gets the error for the next batch.
@@ -178,7 +175,7 @@ def test_a_segment_that_fails_while_its_batch_is_prepared_fails_when_it_is_wante
         assert "worker-0-0" in server.pids
 
 
-def test_results_lie_in_the_slab_alone() -> None:
+def test_results_lie_in_the_slab_alone():
     def large(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
         return {"x": np.zeros(5 << 20, np.uint8)}
 
@@ -197,7 +194,7 @@ def killing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any
     return {"x": 0.5}
 
 
-def test_a_segment_that_kills_its_worker_three_times_fails_its_feed_by_name() -> None:
+def test_a_segment_that_kills_its_worker_three_times_fails_its_feed_by_name():
     """The first time it does while its batch is prepared: the trainer holds the one before."""
     kills = in_segments(clips(1), batch_size=1).map_segments(killing)
     with serving({"kills": kills, "other": in_segments(clips(2))}) as server:
@@ -213,7 +210,7 @@ def test_a_segment_that_kills_its_worker_three_times_fails_its_feed_by_name() ->
             assert len(train(feed)) == 6
 
 
-def test_a_feed_without_examples_needs_a_schema() -> None:
+def test_a_feed_without_examples_needs_a_schema():
     empty = clips(1).filter(lambda example: False)
     declared = in_segments(empty).map_segments(failing, schema={"number": hs.scalar("int64")})
     with serving(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,9 +41,7 @@ def is_right(batch: Any) -> bool:
     return bool((x == (i % 251).astype(np.uint8)[:, None]).all())
 
 
-def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
-    way: str,
-) -> None:
+def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(way):
     with (
         serving(blocks(40 * 16), slab_bytes=8 * _MIB) as server,
         headrace.connect(server.address, timeout=PATIENCE_S) as feed,
@@ -55,7 +52,7 @@ def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
     assert all(is_right(batch) for batch in kept)
 
 
-def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
+def test_what_a_trainer_writes_into_a_batch_stays_its_own():
     """The same memory is used again and again: a later batch and another trainer see none of it."""
     pipeline = hs.from_function(user_functions.numbered, 64, 16 * 1024).repeat(40).batch(16)
     with serving(pipeline, slab_bytes=4 * _MIB) as server:
@@ -75,7 +72,7 @@ def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
         assert seen == {0: 60, 1: 60}
 
 
-def test_trainers_in_step_go_on_though_prefetched_batches_fill_the_slab() -> None:
+def test_trainers_in_step_go_on_though_prefetched_batches_fill_the_slab():
     """One loop takes a batch of each of three trainers, and each asks for more than there is."""
     pipeline = blocks(16 * 200)
     with serving(pipeline, slab_bytes=4 * _MIB, partitions=4) as server, ExitStack() as stack:
@@ -84,7 +81,7 @@ def test_trainers_in_step_go_on_though_prefetched_batches_fill_the_slab() -> Non
             assert all(is_right(next(feed)) for feed in feeds)
 
 
-def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None:
+def test_views_outlive_the_feed_the_server_and_its_files(tmp_path):
     with hs.run(blocks(64), shm_dir=str(tmp_path)) as server:
         feed = connect(server)
         batches = [next(feed) for _ in range(3)]
@@ -99,7 +96,7 @@ def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None
         x += 1
 
 
-def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() -> None:
+def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped():
     """1. A trainer keeps views of as much of the slab as it is allowed to, and is killed.
     2. Another gets every row that was not committed.
     3. All of the slab is there again: its batches of half the slab come through.

@@ -62,7 +62,7 @@ def trained(server: hs.Server) -> list[dict[str, Any]]:
     return said
 
 
-def test_two_workers_take_equal_steps_and_end_with_equal_weights() -> None:
+def test_two_workers_take_equal_steps_and_end_with_equal_weights():
     pytest.importorskip("tensorflow")
     with serving(segments(), partitions=2) as server:
         first, second = trained(server)
@@ -74,7 +74,7 @@ def test_two_workers_take_equal_steps_and_end_with_equal_weights() -> None:
 
 
 @pytest.mark.tools
-def test_a_killed_job_goes_on_and_every_segment_is_trained_once() -> None:
+def test_a_killed_job_goes_on_and_every_segment_is_trained_once():
     """1. One worker dies with a batch in hand, and the other one is in the same step.
     2. Whatever runs the job kills the other one, too: TensorFlow would wait for minutes.
     3. Both begin again, and go on in step where the feed is.

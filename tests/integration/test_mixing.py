@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def weights_of(since: dict[int, int], taken: list[Any]) -> tuple[Counter[int], C
     return before, after
 
 
-def test_other_weights_hold_from_the_batch_that_is_told_and_are_repeated_after_a_death() -> None:
+def test_other_weights_hold_from_the_batch_that_is_told_and_are_repeated_after_a_death():
     pipeline = mixed([(0, {"web": 1, "code": 0, "books": 0})], seed=2, stop="never")
     taken: list[Any] = []
     with hs.run(pipeline.batch(8, dynamic_pad=True), partitions=2, workers=2) as server:
@@ -65,9 +64,7 @@ def test_other_weights_hold_from_the_batch_that_is_told_and_are_repeated_after_a
 
 @pytest.mark.parametrize("count", [200, 1000])
 @pytest.mark.parametrize("borders", [False, True])
-def test_other_weights_outlive_a_snapshot_and_the_server(
-    tmp_path: Path, count: int, borders: bool
-) -> None:
+def test_other_weights_outlive_a_snapshot_and_the_server(tmp_path, count, borders):
     """Also where all examples of the epoch may be drawn when they come: few are."""
     schedule = [(0, {"web": 1, "code": 0, "books": 0}), (30, {"web": 0, "code": 1, "books": 0})]
     pipeline = mixed(schedule, count).repeat(2, across_batches=not borders)
@@ -91,7 +88,7 @@ def rest(feed: headrace.Feed, borders: bool) -> list[Any]:
     return [(b.epoch, b.number, b["key"].tolist()) for loop in loops for b in loop]
 
 
-def test_segments_take_other_weights() -> None:
+def test_segments_take_other_weights():
     pipeline = mixed({"web": 1, "code": 0, "books": 0}, stop="never", count=50)
     pipeline = pipeline.batch_sequences_with_states(
         "key", ["x"], ["of"], None, {}, num_unroll=5, batch_size=4, order="lanes", capacity=8
@@ -105,7 +102,7 @@ def test_segments_take_other_weights() -> None:
                 break
 
 
-def test_a_row_of_a_mix_that_kills_is_named_and_a_filter_leaves_it_out() -> None:
+def test_a_row_of_a_mix_that_kills_is_named_and_a_filter_leaves_it_out():
     sources = {"web": source(0, 40).repeat(2), "code": source(1, 20).shuffle(seed=1).repeat(2)}
     mixed = hs.mix(sources, {"web": 1, "code": 1}, seed=3)
     batched = {"batch_size": 8, "allow_smaller_final_batch": True, "dynamic_pad": True}
@@ -144,7 +141,7 @@ def _late(example: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sources_of_different_columns_mix_after_a_map_of_each(workers: int) -> None:
+def test_sources_of_different_columns_mix_after_a_map_of_each(workers):
     web = source(0, 20).map(_named).shuffle(seed=1).repeat(2)
     numbers = hs.from_function(_numbers).map(_late)
     pipeline = hs.mix({"web": web, "numbers": numbers}, {"web": 2, "numbers": 1}, seed=3)
@@ -165,7 +162,7 @@ def _numbers() -> list[dict[str, int]]:
     return [{"x": i} for i in range(9)]
 
 
-def test_a_mapped_source_goes_on_in_another_and_a_shuffle_mixes_both() -> None:
+def test_a_mapped_source_goes_on_in_another_and_a_shuffle_mixes_both():
     joined = source(0, 20).map(_named).concat(source(1, 20).map(_named)).shuffle(seed=5)
     with serving(joined.batch(8)) as server, connect(server) as feed:
         assert len(feed) == 5
@@ -174,7 +171,7 @@ def test_a_mapped_source_goes_on_in_another_and_a_shuffle_mixes_both() -> None:
     assert {name[:1] for name in found[:16]} == {b"0", b"1"}
 
 
-def test_sources_of_other_columns_are_refused_when_they_are_opened() -> None:
+def test_sources_of_other_columns_are_refused_when_they_are_opened():
     pipeline = hs.mix(
         {"a": hs.from_function(_rows, "x"), "b": hs.from_function(_rows, "y")}, {"a": 1, "b": 1}
     )
@@ -190,9 +187,7 @@ def _rows(name: str) -> list[dict[str, int]]:
     return [{name: 1}] * 9
 
 
-def test_metrics_check_and_convert_know_a_mix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_check_and_convert_know_a_mix(tmp_path, capsys):
     feeds = tmp_path / "feeds.py"
     feeds.write_text(
         "import headrace_server as hs\n"

@@ -59,7 +59,7 @@ def numbers() -> hs.Pipeline:
     return hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
 
 
-def test_one_that_ends_loses_and_repeats_no_segment(channels: list[Channel]):
+def test_one_that_ends_loses_and_repeats_no_segment(channels):
     """It ends after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     with serving(chained(ledger.examples, batch_size=3)) as server:
@@ -80,7 +80,7 @@ def test_one_that_ends_loses_and_repeats_no_segment(channels: list[Channel]):
     assert stats["rows"] == ledger.segments
 
 
-def test_where_none_can_be_reached_batches_are_shared_all_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_where_none_can_be_reached_batches_are_shared_all_the_same(monkeypatch):
     def fail(*_: Any, **__: Any) -> Channel:
         raise PermissionError
 
@@ -132,13 +132,13 @@ NO_MESSAGES = [
 
 
 @pytest.mark.parametrize("said", NO_MESSAGES, ids=lambda said: said[:12].hex())
-def test_what_is_no_message_ends_its_connection_and_no_other(said: bytes, served: Any):
+def test_what_is_no_message_ends_its_connection_and_no_other(said, served):
     server, path = served
     with honest_trainer(server, ROWS), stranger(path, said) as end:
         assert hung_up(end)
 
 
-def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
+def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served):
     server, path = served
     with honest_trainer(server, ROWS):
         number = number_of(server)
@@ -147,7 +147,7 @@ def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
                 assert hung_up(end)
 
 
-def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
+def test_a_session_is_not_spoken_for_by_another_channel(served):
     """Renew, as if by the honest trainer, is answered Unknown; its session stands."""
     server, path = served
     with honest_trainer(server, ROWS):
@@ -156,7 +156,7 @@ def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
             assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
 
 
-def test_the_proof_without_the_lock_is_not_enough(served: Any):
+def test_the_proof_without_the_lock_is_not_enough(served):
     """A trainer without a lock looks like a dead one."""
     server, path = served
     with greeted(server) as welcome:
@@ -185,9 +185,7 @@ def test_a_bye_that_crosses_the_answer_to_a_greeting_counts_after_the_channel_to
 
 
 @pytest.mark.parametrize("said", [[], [Renew(1, 9)]], ids=["nothing", "more than came"])
-def test_a_trainer_that_dies_after_its_greeting_is_missed_long_before_its_lease_ends(
-    said: list[Renew],
-):
+def test_a_trainer_that_dies_after_its_greeting_is_missed_long_before_its_lease_ends(said):
     """Only a probe of its connection shows that it is gone; a message was lost, or none came."""
     with serving(numbers(), lease_ttl_s=3600) as server:
         with dealer(workers_at(server.address)[0]) as peer:

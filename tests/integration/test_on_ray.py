@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -54,7 +53,7 @@ def connect(address: str, **options: Any) -> headrace.Feed:
     return headrace.connect(address, timeout=PATIENCE_S, **options)
 
 
-def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
+def test_a_trainer_gets_the_stream_of_one_server(cluster):
     with hs.run(numbers(), partitions=4) as one, connect(one.address) as feed:
         whole = [batch["x"].tolist() for batch in feed]
     with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
@@ -69,8 +68,8 @@ def test_a_trainer_gets_the_stream_of_one_server(cluster: RayStandIn) -> None:
 
 
 def test_a_feed_goes_on_exactly_from_a_state_directory_that_all_nodes_share(
-    cluster: RayStandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    cluster, tmp_path, caplog
+):
     chance = random.Random(1)
     losses = {chance.randrange(20): chance.randrange(2) for _ in range(3)}
     rows: list[int] = []
@@ -97,9 +96,7 @@ def take(feed: headrace.Feed, count: int, rows: list[int] | None = None) -> list
 
 
 @pytest.mark.parametrize("back", ["all", "lost"])
-def test_the_partitions_of_a_lost_node_go_back_to_the_last_snapshot(
-    cluster: RayStandIn, tmp_path: Path, back: str
-) -> None:
+def test_the_partitions_of_a_lost_node_go_back_to_the_last_snapshot(cluster, tmp_path, back):
     """A trainer takes all others back to it, too, by the token; or these go on where they are."""
     url = str(tmp_path / "snapshots")
     with hs.on_ray({"numbers": numbers()}, servers=2, snapshots=url, **_LESS) as servers:
@@ -119,8 +116,8 @@ def test_the_partitions_of_a_lost_node_go_back_to_the_last_snapshot(
 
 
 def test_without_snapshots_the_partitions_of_a_lost_node_begin_anew_and_a_warning_says_so(
-    cluster: RayStandIn, caplog: pytest.LogCaptureFixture
-) -> None:
+    cluster, caplog
+):
     with hs.on_ray({"numbers": numbers()}, servers=2, **_LESS) as servers:
         assert caplog.text.count("a lost node costs the state of its partitions") == 1
         with connect(servers.address, commit="explicit", prefetch=0) as feed:
@@ -137,20 +134,18 @@ def test_without_snapshots_the_partitions_of_a_lost_node_begin_anew_and_a_warnin
     assert len({*before} & {*rest}) == 8  # of the lost two of four partitions
 
 
-def test_a_feed_that_is_served_already_is_refused(cluster: RayStandIn) -> None:
+def test_a_feed_that_is_served_already_is_refused(cluster):
     with hs.on_ray({"numbers": numbers()}, servers=1, **_LESS):
         with pytest.raises(ValueError, match=r"another hs\.on_ray serves feed 'numbers'"):
             hs.on_ray({"others": numbers(), "numbers": numbers()}, servers=1, **_LESS)
 
 
-def test_servers_that_are_not_there_are_waited_for_and_named(cluster: RayStandIn) -> None:
+def test_servers_that_are_not_there_are_waited_for_and_named(cluster):
     with pytest.raises(headrace.ConnectionLost, match=r"'speech' on this Ray.*no hs.on_ray serves"):
         headrace.connect("ray://speech", timeout=0.1)
 
 
-def test_trainers_have_the_keys_of_their_servers(
-    cluster: RayStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trainers_have_the_keys_of_their_servers(cluster, monkeypatch):
     """1. They are those of the cluster, whatever the environment says of other servers' keys.
     2. Other keys are refused, and so is a trainer without any.
     """

@@ -70,9 +70,7 @@ def shaped(source: hs.Pipeline) -> hs.Pipeline:
     return source.skip(5).shuffle(seed=3).repeat(2).batch(7, allow_smaller_final_batch=True)
 
 
-def test_a_source_of_the_users_gives_what_the_same_examples_in_memory_give(
-    kinds: Any, file: str
-) -> None:
+def test_a_source_of_the_users_gives_what_the_same_examples_in_memory_give(kinds, file):
     want = stream(shaped(in_memory()), partitions=2)
     by_name = hs.read("hdf5:Hdf5", file, group="data")
     assert stream(shaped(by_name), partitions=2, workers=2) == want
@@ -101,7 +99,7 @@ class Words(hs.StreamSource):
         return chunk, b"%d" % stop if stop < self._n else None
 
 
-def test_a_source_that_is_read_forward_is_sent_by_value_and_shuffled_by_a_window() -> None:
+def test_a_source_that_is_read_forward_is_sent_by_value_and_shuffled_by_a_window():
     pipeline = hs.read(Words, n=20).shuffle(seed=1, window=4).batch(5)
     with hs.run(pipeline, partitions=2, workers=2) as server, connect(server) as feed:
         words = [word for batch in feed for word in batch["word"].tolist()]
@@ -114,8 +112,8 @@ def deduped(values: list[int], window: int) -> list[int]:
 
 
 def test_a_stage_of_the_users_keeps_its_state_over_deaths_restarts_and_before_any_shape(
-    tmp_path: Path, kinds: Any
-) -> None:
+    tmp_path, kinds
+):
     values = [int(v) for v in np.random.default_rng(0).integers(0, 9, 200)]
     numbered = enumerate(values)
     source = hs.from_examples([{"key": f"{n}", "i": v, "x": [0.0, 1.0]} for n, v in numbered])
@@ -153,7 +151,7 @@ class Doubling(hs.Stage):
         return twice.with_columns({"i": twice.columns["i"]})
 
 
-def test_classes_of_a_notebook_are_sent_by_value() -> None:
+def test_classes_of_a_notebook_are_sent_by_value():
     class Tens(hs.StreamSource):
         fields = {"i": hs.Field("int64")}  # noqa: RUF012
         streams = 1
@@ -187,9 +185,7 @@ def test_classes_of_a_notebook_are_sent_by_value() -> None:
         ),
     ],
 )
-def test_a_fault_of_a_class_of_the_users_names_it_to_the_trainer(
-    kinds: Any, declare: Any, text: str
-) -> None:
+def test_a_fault_of_a_class_of_the_users_names_it_to_the_trainer(kinds, declare, text):
     with hs.run(declare().batch(5)) as server:
         with pytest.raises(headrace.DataError, match=text), connect(server) as feed:
             list(feed)
@@ -199,9 +195,7 @@ def in_runs(values: list[int]) -> list[list[int]]:
     return [[*run] for _, run in groupby(values)]
 
 
-def test_a_shape_of_the_users_goes_on_after_deaths_and_restarts_and_serves_ranks(
-    tmp_path: Path, kinds: Any
-) -> None:
+def test_a_shape_of_the_users_goes_on_after_deaths_and_restarts_and_serves_ranks(tmp_path, kinds):
     values = np.random.default_rng(1).integers(0, 2, 300).tolist()
     source = hs.from_examples([{"i": v, "x": np.arange(v + 1, dtype="f4")} for v in values])
     pipeline = source.shape(kinds.runs.InRuns, column="i")

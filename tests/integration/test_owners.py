@@ -54,7 +54,7 @@ def trained(feed: headrace.Feed) -> int:
     return segments
 
 
-def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tmp_path: Path):
+def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tmp_path):
     """1. A trainer waits for its first batch, and a function for the gate.
     2. The server tells how it is, and lets another trainer in.
     3. The gate is opened, and both train to the end.
@@ -73,7 +73,7 @@ def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tm
         assert sum(counts) == 18
 
 
-def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):
+def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path):
     with hs.run(gated(tmp_path)) as server:
         with connect(server) as feed:
             waiting = started(lambda: trained(feed))
@@ -87,7 +87,7 @@ def test_a_deadline_names_the_function_in_which_a_worker_is(tmp_path: Path):
             waiting.join(PATIENCE_S)
 
 
-def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Path):
+def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path):
     """The worker can not answer, so the locator does."""
 
     def told(server: hs.Server) -> bool:
@@ -111,7 +111,7 @@ def test_a_deadline_names_a_function_that_lets_no_other_thread_run(tmp_path: Pat
             assert counts == [18]
 
 
-def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):
+def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path):
     failures: list[Exception] = []
 
     def train_on(feed: headrace.Feed) -> None:
@@ -130,7 +130,7 @@ def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path:
     assert "the server was stopped" in str(failures[0])
 
 
-def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):
+def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path):
     ledger = Ledger(of_counts([30] * 6))
     with hs.run(chained(ledger.examples), state_dir=tmp_path / "state") as server:
         with connect(server, prefetch=0) as feed:
@@ -163,7 +163,7 @@ def committed(server: hs.Server) -> int:
     return sum(trainer["committed"] for trainer in server.stats()["default"]["trainers"])
 
 
-def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
+def test_the_supervisor_gathers_what_owners_answer(ledger):
     with (
         run(ledger, http="127.0.0.1:0") as server,
         connect(server, prefetch=0) as one,
@@ -187,7 +187,7 @@ def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
 
 
 @pytest.mark.parametrize("most", [5, 6])
-def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
+def test_bad_examples_of_all_owners_count_against_one_bound(most):
     """Six examples are bad, two at each owner."""
     examples = [{"key": f"k{n}", "x": [1.0] * (n % 5)} for n in range(30)]
     source = hs.from_examples(

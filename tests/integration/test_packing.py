@@ -31,7 +31,7 @@ def examples(count: int, longest: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "concat"])
-def test_each_example_is_found_where_its_segment_is(strategy: Any) -> None:
+def test_each_example_is_found_where_its_segment_is(strategy):
     given = examples(120, 20)
     shape = hs.from_examples(given).stratified_sample("label", [0.5, 0.5], init_probs=[0.5, 0.5])
     packed = shape.pack(24, 4, strategy=strategy, max_open=8, allow_smaller_final_batch=True)
@@ -83,9 +83,7 @@ def worded(count: int, longest: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_packed_lanes_have_strings_and_contexts_of_each_example_and_its_initial_state(
-    placement: Any,
-) -> None:
+def test_packed_lanes_have_strings_and_contexts_of_each_example_and_its_initial_state(placement):
     given = worded(60, 20)
     states = {"sum": np.int64(5), "seen": np.array([b"none"], object)}
     shape = packed_lanes(hs.from_examples(given), states, capacity=3, state_placement=placement)
@@ -119,9 +117,7 @@ def test_packed_lanes_have_strings_and_contexts_of_each_example_and_its_initial_
 
 @pytest.mark.parametrize("unroll", [1, 4, 30])
 @pytest.mark.parametrize("small", [True, False])
-def test_no_step_of_packed_lanes_is_padding_but_at_the_end_of_the_data(
-    unroll: int, small: bool
-) -> None:
+def test_no_step_of_packed_lanes_is_padding_but_at_the_end_of_the_data(unroll, small):
     """Rows with many examples take more of these than there are places in the capacity."""
     given, came = worded(200, 5), 0
     shape = packed_lanes(
@@ -139,7 +135,7 @@ def test_no_step_of_packed_lanes_is_padding_but_at_the_end_of_the_data(
     assert came + dropped.get("remainder", 0) == whole and (came == whole or not small)
 
 
-def test_rows_end_early_for_examples_that_a_trainer_has_left_behind() -> None:
+def test_rows_end_early_for_examples_that_a_trainer_has_left_behind():
     """The other trainer's examples always end in the middle of a row of four steps, so a lane of it
     is free at the beginning of a row only where it leaves one open."""
     lengths = [41, 41, 41, 2, 2, 2] + [4] * 300
@@ -166,7 +162,7 @@ def test_rows_end_early_for_examples_that_a_trainer_has_left_behind() -> None:
 
 
 @pytest.mark.tf
-def test_packed_lanes_go_into_a_dataset_and_a_function_of_tensorflow() -> None:
+def test_packed_lanes_go_into_a_dataset_and_a_function_of_tensorflow():
     import tensorflow as tf
 
     @tf.function(reduce_retracing=True)
@@ -193,7 +189,7 @@ def test_packed_lanes_go_into_a_dataset_and_a_function_of_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_packed_lanes_are_tensors_of_the_framework(framework: Any) -> None:
+def test_packed_lanes_are_tensors_of_the_framework(framework):
     pytest.importorskip(framework)
     shape = packed_lanes(hs.from_examples(worded(20, 9)), {"s": np.float32(2)})
     with hs.run(shape) as server, connect(server, framework=framework) as feed:
@@ -205,7 +201,7 @@ def test_packed_lanes_are_tensors_of_the_framework(framework: Any) -> None:
         assert batch.key[0][0] == b"number 0"
 
 
-def test_an_example_that_is_too_long_is_bad_cut_or_dropped() -> None:
+def test_an_example_that_is_too_long_is_bad_cut_or_dropped():
     source = hs.from_examples([{"x": np.arange(n)} for n in (4, 5, 2)])
     cut = source.pack(4, 1, too_long="cut", allow_smaller_final_batch=True)
     with hs.run(cut) as server, connect(server) as feed:
@@ -220,7 +216,7 @@ def test_an_example_that_is_too_long_is_bad_cut_or_dropped() -> None:
             list(feed)
 
 
-def test_columns_that_only_reading_shows_are_refused_then() -> None:
+def test_columns_that_only_reading_shows_are_refused_then():
     uneven = hs.from_examples([{"x": np.zeros(2), "t": np.zeros(3)}, {"x": [1.0], "t": [1.0]}])
     with pytest.raises(headrace.HeadraceError, match="packed columns differ in their steps: x 2"):
         with hs.run(uneven.pack(4, 1)) as server, connect(server) as feed:

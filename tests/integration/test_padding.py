@@ -27,7 +27,7 @@ EXAMPLES = [example(i) for i in range(1, 4)]
 VALUES = {"words": "<pad>", "grid": -1, "on": True}
 
 
-def test_rows_are_padded_with_values_of_any_dtype() -> None:
+def test_rows_are_padded_with_values_of_any_dtype():
     pipeline = hs.from_examples(EXAMPLES).batch(
         3, dynamic_pad=True, pad_to={"words": 4}, padding_values=VALUES, mask=True
     )
@@ -49,7 +49,7 @@ def test_rows_are_padded_with_values_of_any_dtype() -> None:
     assert list(batch)[-3:] == ["words_mask", "grid_mask", "on_mask"]
 
 
-def test_strings_of_segments_are_padded_and_torch_gets_bool_masks() -> None:
+def test_strings_of_segments_are_padded_and_torch_gets_bool_masks():
     torch = pytest.importorskip("torch")
     pipeline = hs.from_examples(EXAMPLES).batch_sequences_with_states(
         "key",
@@ -80,7 +80,7 @@ def test_strings_of_segments_are_padded_and_torch_gets_bool_masks() -> None:
         (lambda p: p.pack(8, 1, padding_values={"on": 5}), r"pack: padding_values\['on'\]=5, one"),
     ],
 )
-def test_columns_that_only_reading_shows_are_checked_then(shape: Any, text: str) -> None:
+def test_columns_that_only_reading_shows_are_checked_then(shape, text):
     pipeline = shape(hs.from_examples(EXAMPLES).select(["on"]).map(lambda one: dict(one)))
     with (
         hs.run(pipeline) as server,

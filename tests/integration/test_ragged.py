@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def is_right(batch: Any) -> None:
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_rows_come_as_they_are(framework: str, way: str) -> None:
+def test_rows_come_as_they_are(framework, way):
     pytest.importorskip(framework)
     with fed(plain(allow_smaller_final_batch=True), framework) as feed:
         assert str(feed.schema["x"]) == "ragged float32[?, ?]" and feed.schema["m"].ragged
@@ -80,7 +79,7 @@ def test_rows_come_as_they_are(framework: str, way: str) -> None:
         assert rows == len(EXAMPLES)
 
 
-def test_columns_of_equal_lengths_compute_together_in_torch() -> None:
+def test_columns_of_equal_lengths_compute_together_in_torch():
     torch = pytest.importorskip("torch")
     with fed(plain(), "torch") as feed:
         for batch in feed:
@@ -94,7 +93,7 @@ def test_columns_of_equal_lengths_compute_together_in_torch() -> None:
 
 
 @pytest.mark.tf
-def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) -> None:
+def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf):
     traces = []
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
@@ -128,7 +127,7 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf: Any) 
         assert count == 7
 
 
-def test_a_dimension_that_turns_out_to_vary_is_a_data_error(tmp_path: Path) -> None:
+def test_a_dimension_that_turns_out_to_vary_is_a_data_error(tmp_path):
     table = pa.table({"g": [[[1.0], [2.0]], [[3.0, 4.0]], [[5.0]]]})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
         with pa.ipc.new_file(sink, table.schema) as writer:

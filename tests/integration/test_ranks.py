@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def cost_of(batch: headrace.Batch) -> float:
 
 
 @pytest.mark.parametrize("declare", [batched, bucketed, packed])
-def test_the_batches_of_a_round_cost_nearly_the_same_and_the_status_shows_it(declare: Any) -> None:
+def test_the_batches_of_a_round_cost_nearly_the_same_and_the_status_shows_it(declare):
     def ratios(server: hs.Server, feed: str) -> Any:
         """Return dearest over mean of each round of 4 ranks."""
         feeds = [connect(server, feed=feed, rank=rank, world_size=4) for rank in range(4)]
@@ -66,7 +65,7 @@ def test_the_batches_of_a_round_cost_nearly_the_same_and_the_status_shows_it(dec
     }
 
 
-def test_a_cost_that_is_none_is_a_bad_example() -> None:
+def test_a_cost_that_is_none_is_a_bad_example():
     pipeline = SOURCE.map(lambda one: {"n": float(one["n"]) if one["n"] > 1 else np.nan})
     with (
         serving(pipeline.batch(8, balance="n")) as server,
@@ -93,7 +92,7 @@ def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
 # Coordinated
 
 
-def test_a_rank_of_segments_waits_for_the_others_and_says_so() -> None:
+def test_a_rank_of_segments_waits_for_the_others_and_says_so():
     examples = hs.from_examples([{"key": f"{k}", "x": [1, 2]} for k in range(8)])
     segments = in_segments(examples, num_unroll=1, batch_size=1)
     with serving(segments) as server, connect(server, rank=0, world_size=2) as feed:
@@ -104,7 +103,7 @@ def test_a_rank_of_segments_waits_for_the_others_and_says_so() -> None:
             next(feed)
 
 
-def test_a_number_names_a_run_and_another_one_begins_once_nobody_is_left(tmp_path: Path) -> None:
+def test_a_number_names_a_run_and_another_one_begins_once_nobody_is_left(tmp_path):
     """Its number may be smaller: a job of Slurm came before, or the clock was set back."""
     over = "is of a run that is over"
     with serving(numbered(8, 1), state_dir=tmp_path / "state") as server:
@@ -124,7 +123,7 @@ def test_a_number_names_a_run_and_another_one_begins_once_nobody_is_left(tmp_pat
             assert len([*feed]) == 5
 
 
-def test_another_run_begins_once_the_ranks_of_the_present_one_were_killed() -> None:
+def test_another_run_begins_once_the_ranks_of_the_present_one_were_killed():
     with (
         serving(numbered(8, 1)) as server,
         Process("-c", _RANK, server.address, imports=["headrace"]) as rank,

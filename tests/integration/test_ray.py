@@ -1,7 +1,5 @@
 """Servers on a Ray cluster of four raylets, and Ray Train with two ranks; nodes are killed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -30,7 +28,7 @@ def node_of(actor):
 
 @pytest.mark.tools
 @pytest.mark.timeout(500)
-def test_a_feed_and_ray_train_go_on_when_a_node_is_killed(tmp_path: Path) -> None:
+def test_a_feed_and_ray_train_go_on_when_a_node_is_killed(tmp_path):
     """1. Four servers are on four nodes, and functions travel in the runtime environment.
     2. A node is killed: its share moves, each row comes once.
     3. Two ranks train on four servers; a node is killed after a checkpoint.

@@ -116,9 +116,7 @@ SHAPES = {"partitions": 2, "workers": 2}
     ("kind", "shuffled"),
     [*((kind, True) for kind in FORMATS), ("tfrecord", False), ("arrow", False), ("tar", False)],
 )
-def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(
-    kind: str, shuffled: bool, tmp_path: Path
-) -> None:
+def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     written(data, kind)

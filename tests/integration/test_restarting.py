@@ -63,9 +63,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
-    server: hs.Server, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
+def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(server, caplog, capsys):
     caplog.set_level(logging.WARNING, "headrace")
     locator = server.pids["locator"]
     beside = joined(server, "b", prefetch=0)
@@ -153,7 +151,7 @@ def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
             assert trained(feed) == [6.0] * 8, "nothing of the journal before"
 
 
-def test_journals_that_were_interchanged_are_refused_by_name(tmp_path: Path):
+def test_journals_that_were_interchanged_are_refused_by_name(tmp_path):
     feeds = {"a": numbers(), "b": numbers()}
     with hs.run(feeds, partitions=2, state_dir=tmp_path) as server:
         for name in feeds:

@@ -89,7 +89,7 @@ def assert_rewound(feed: headrace.Feed, why: str) -> None:
     feed.close()
 
 
-def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(place: Place):
+def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(place):
     """1. Two trainers work, one only watches.  The state is copied, and they go on.
     2. The copy is put back: all three get the error, also the one without batches in hand.
     3. Another trainer does the rows that the copy lacks, once, and under new tokens.
@@ -112,7 +112,7 @@ def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(plac
     assert min(token for token, _ in again) > max(token for token, _ in kept + lost)
 
 
-def test_a_trainer_whose_acknowledged_commits_were_forgotten_is_told_and_others_go_on(place: Place):
+def test_a_trainer_whose_acknowledged_commits_were_forgotten_is_told_and_others_go_on(place):
     """The copy is of the same start of the server: only commits show that it is an earlier one."""
     first, second = place.connect(prefetch=0), place.connect(prefetch=0)
     kept = work(first, 2) + work(second, 2)
@@ -127,9 +127,7 @@ def test_a_trainer_whose_acknowledged_commits_were_forgotten_is_told_and_others_
     assert len(cells) == len(set(cells)) == 36
 
 
-def test_a_journal_that_was_removed_is_missed_at_the_start_until_it_is_back(
-    tmp_path: Path, place: Place
-):
+def test_a_journal_that_was_removed_is_missed_at_the_start_until_it_is_back(tmp_path, place):
     with place.connect(prefetch=0) as feed:
         kept = work(feed, 4)
     journal, elsewhere = place.state / "feeds" / "default" / "0.journal", tmp_path / "journal"

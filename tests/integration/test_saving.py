@@ -38,7 +38,7 @@ def assert_saved(feed: headrace.Feed) -> None:
     assert batch.state("tag").tolist() == TAG
 
 
-def test_the_first_good_save_of_a_state_stands(feed: headrace.Feed):
+def test_the_first_good_save_of_a_state_stands(feed):
     batch = next(feed)
     with pytest.raises(ValueError, match=r"'chain': got int32\[1\], wanted int32\[4\]"):
         batch.save_state("chain", CHAIN[:1])
@@ -58,9 +58,7 @@ def test_the_first_good_save_of_a_state_stands(feed: headrace.Feed):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(
-    feed: headrace.Feed, late: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(feed, late, monkeypatch):
     """It stands where the session has it already."""
     batch, save = next(feed), Link.save
     batch.save_state("chain", CHAIN)
@@ -82,7 +80,7 @@ def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(
     assert_saved(feed)
 
 
-def test_a_deadline_names_the_states_that_are_owed_and_for_how_long(feed: headrace.Feed):
+def test_a_deadline_names_the_states_that_are_owed_and_for_how_long(feed):
     batch = next(feed)
     explain, now = feed._link.waits.explain, feed._link.waits.looked_at
     keys = ", ".join(f"00000_of_00004:k00{n}" for n in range(3))
@@ -94,9 +92,7 @@ def test_a_deadline_names_the_states_that_are_owed_and_for_how_long(feed: headra
 
 
 @pytest.mark.parametrize("feed", ["trainer"], indirect=True)
-def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(
-    feed: headrace.Feed, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(feed, monkeypatch):
     """The server takes a flush after the last save alone: one before or behind it is refused."""
     monkeypatch.setattr(state_block, "_PART_BYTES", 1)  # at least one row to each part
     said: list[Any] = []

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,9 +63,7 @@ def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
 # Trainers that sleep
 
 
-def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_holder(
-    tmp_path: Path,
-):
+def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_holder(tmp_path):
     """1. A trainer takes the only batch that can be formed, and is stopped beyond its lease.
     2. Another gets the same rows.  Meanwhile the first wakes and saves, which is refused.
     3. The other saves: its states are those that the next segments begin with.
@@ -241,9 +238,7 @@ def test_tokens_of_others_save_nothing():
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])
-def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(
-    tmp_path: Path, order: str
-):
+def test_what_an_epoch_left_out_is_not_in_the_next_one_of_a_later_server(tmp_path, order):
     """Three sequences of five are begun when the last whole batch of the epoch was made.  The
     segments that are left out are counted in the status of each server, those of earlier ones too.
     """

@@ -71,7 +71,7 @@ TOTAL = sum((i / 4 + 10) * 2 + 100.5 for i in range(8))
 
 
 @pytest.mark.parametrize("as_file", [True, False], ids=["script", "session"])
-def test_functions_of_a_program_simply_work(tmp_path: Path, as_file: bool) -> None:
+def test_functions_of_a_program_simply_work(tmp_path, as_file):
     text = f"{SCRIPT}\nprint(total(), len(calls))\n"
     (tmp_path / "train.py").write_text(text)
     assert _ran(tmp_path, *(["train.py"] if as_file else ["-c", text])) == f"{TOTAL} 0"
@@ -90,7 +90,7 @@ def _ran(directory: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_lambdas_of_a_served_file_use_the_module_that_workers_import(tmp_path: Path) -> None:
+def test_the_lambdas_of_a_served_file_use_the_module_that_workers_import(tmp_path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"
         "seen = []\n"
@@ -112,9 +112,7 @@ def _feed(fn: Any, batch_size: int = 2) -> hs.Pipeline:
     return hs.from_examples([{"x": float(i)} for i in range(8)]).map(fn).batch(batch_size)
 
 
-def test_a_state_goes_on_with_a_changed_function_and_not_with_a_changed_argument(
-    tmp_path: Path,
-) -> None:
+def test_a_state_goes_on_with_a_changed_function_and_not_with_a_changed_argument(tmp_path):
     with hs.run(_feed(lambda example: {"x": example["x"]}), state_dir=tmp_path) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             assert next(feed)["x"].tolist() == [0, 1]
@@ -133,7 +131,7 @@ def test_a_state_goes_on_with_a_changed_function_and_not_with_a_changed_argument
     assert changed(lambda example: {"x": -example["x"]}) == [-4, -5, -6, -7]
 
 
-def test_what_can_not_be_pickled_is_named_before_anything_starts() -> None:
+def test_what_can_not_be_pickled_is_named_before_anything_starts():
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"<lambda> can not be sent .*cannot pickle '_thread.lock'"):
         hs.run(_feed(lambda example: {"x": lock}))

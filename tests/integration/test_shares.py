@@ -76,7 +76,7 @@ def test_a_drain_and_other_proportions_reach_all_servers():
         assert all(server.wait(PATIENCE_S) for server in servers)
 
 
-def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: pytest.MonkeyPatch):
+def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch):
     """The second server is started when the trainer waits for it already."""
     real, looks = socket.getaddrinfo, []
     with contextlib.ExitStack() as running:
@@ -100,7 +100,7 @@ def test_a_name_that_stands_for_several_addresses_is_all_servers(monkeypatch: py
             assert sorted(rows(feed)) == list(range(120))
 
 
-def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger: Ledger):
+def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path, ledger):
     """Where it was taken, too."""
     pipeline = chained(ledger.examples, batch_size=3)
     far = {"snapshots": str(tmp_path / "far")}
@@ -125,9 +125,7 @@ def test_a_snapshot_goes_on_at_another_number_of_servers(tmp_path: Path, ledger:
     assert sorted(ledger.batches[at:]) == sorted(rest)
 
 
-def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(
-    tmp_path: Path, ledger: Ledger
-):
+def test_in_any_order_a_trainer_goes_on_with_the_servers_that_are_there(tmp_path, ledger):
     def start(index: int) -> hs.Server:
         return hs.run(
             chained(ledger.examples, batch_size=3),
@@ -171,9 +169,7 @@ def sent(server: hs.Server) -> tuple[int, int]:
     return counts["batches"]["shm"], counts["batches"]["wire"]
 
 
-def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_the_share_of_a_trainers_own_host_comes_through_shared_memory(monkeypatch):
     with hs.run(numbers(), partitions=5) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             wanted = rows(feed)

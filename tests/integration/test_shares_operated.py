@@ -8,13 +8,11 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import headrace_server as hs
 from headrace_server.cli import main
 from tests.patience import PATIENCE_S
 
-from .segment_streams import Ledger, chained, save_all
+from .segment_streams import chained, save_all
 from .test_shares import _SERVERS, connect, ledger, numbers, rows, shared
 
 __all__ = ["ledger"]
@@ -29,9 +27,7 @@ def named(servers: list[hs.Server]) -> str:
     return ",".join(server.address for server in servers)
 
 
-def test_status_shows_all_servers_and_names_the_one_that_is_away(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_status_shows_all_servers_and_names_the_one_that_is_away(capsys, monkeypatch):
     monkeypatch.setattr("headrace_server.watch.watch._FRESH_S", 0.0)
 
     def status(*more: str) -> tuple[int, str]:
@@ -56,7 +52,7 @@ def test_status_shows_all_servers_and_names_the_one_that_is_away(
         assert code == 1 and f"{away}\nno server answers at {away}" in text
 
 
-def test_commands_restart_the_feed_of_all_servers_and_end_it(capsys: pytest.CaptureFixture[str]):
+def test_commands_restart_the_feed_of_all_servers_and_end_it(capsys):
     endless = hs.from_examples([{"i": k} for k in range(40)]).repeat().batch(4)
     with watched(endless) as servers:
         with connect(servers) as feed:
@@ -72,9 +68,7 @@ def test_commands_restart_the_feed_of_all_servers_and_end_it(capsys: pytest.Capt
         assert all(server.wait(PATIENCE_S) for server in servers)
 
 
-def test_the_command_takes_a_snapshot_of_all_servers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_takes_a_snapshot_of_all_servers(tmp_path, capsys):
     with watched(state=tmp_path) as servers:
         with connect(servers) as feed:
             for _ in range(7):
@@ -87,9 +81,7 @@ def test_the_command_takes_a_snapshot_of_all_servers(
             assert rows(feed) == rest and len(rest) == 92
 
 
-def test_commands_find_a_sequence_at_its_server_and_drain_all(
-    ledger: Ledger, capsys: pytest.CaptureFixture[str]
-):
+def test_commands_find_a_sequence_at_its_server_and_drain_all(ledger, capsys):
     pipeline = chained(ledger.examples, batch_size=3)
     with watched(pipeline) as servers, connect(servers, prefetch=0) as feed:
         at = named(servers)

@@ -58,7 +58,7 @@ exec "$PYTHON" "$@"
 
 
 @pytest.mark.tools
-def test_a_job_has_a_server_and_a_trainer_on_each_node_and_ends_with_its_trainers(tmp_path: Path):
+def test_a_job_has_a_server_and_a_trainer_on_each_node_and_ends_with_its_trainers(tmp_path):
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("torchrun", TORCHRUN)):

@@ -39,7 +39,7 @@ def after_steps(feed: headrace.Feed, steps: int) -> Any:
     return feed.snapshot()
 
 
-def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
+def test_another_machine_finds_snapshots_at_the_url(tmp_path):
     url = f"file://{tmp_path}/far"
 
     def of_files(directory: Path) -> Any:
@@ -66,7 +66,7 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
             assert rest(feed) == expected
 
 
-def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_path: Path):
+def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_path):
     with hs.run(plain(), state_dir=tmp_path / "state") as server:
         with joined(server) as feed:
             token = after_steps(feed, 3)
@@ -95,7 +95,7 @@ def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_p
             alone.kill()
 
 
-def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path: Path):
+def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path):
     absent = {"headrace": 1, "feed": "default", "snapshot": "20260102T030405Z-0123456789ab"}
     with serving(plain(), state_dir=tmp_path) as server:
         with joined(server) as feed:
@@ -111,7 +111,7 @@ def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path
         serving(plain(), state_dir=tmp_path, resume=absent)
 
 
-def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path: Path):
+def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"
         "numbers = hs.from_examples([{'x': i} for i in range(60)]).batch(4)\n"
@@ -133,8 +133,8 @@ def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path:
 
 
 def test_old_snapshots_are_removed_aloud_and_the_one_that_a_feed_went_on_from_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, caplog
+):
     def snapshots(feed: headrace.Feed, count: int) -> list[dict[str, Any]]:
         tokens = []
         for _ in range(count):

@@ -15,7 +15,7 @@ from . import user_functions as functions
 from .serving import connect, drained, serving
 
 
-def test_rows_of_unequal_shapes_are_named() -> None:
+def test_rows_of_unequal_shapes_are_named():
     rows = [{"i": i, "x": np.zeros(3 + (i == 3))} for i in range(4)]
     with (
         serving(hs.from_examples(rows).bucket_by_sequence_length("x", 2, [10])) as server,
@@ -27,7 +27,7 @@ def test_rows_of_unequal_shapes_are_named() -> None:
         drained(server)
 
 
-def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
+def test_an_error_of_an_output_names_the_example_that_it_comes_from():
     pipeline = hs.from_examples([{"i": i} for i in range(30)]).flat_map(functions.pieces)
     with serving(pipeline.map(functions.fail_at_21).batch(4)) as server:
         with (
@@ -37,7 +37,7 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from() -> None:
             list(feed)
 
 
-def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns() -> None:
+def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns():
     found = []
     for source in (
         hs.from_indexed("tests.integration.user_functions:sequence_of", 300),
@@ -65,7 +65,7 @@ BUCKETS: dict[str, Callable[..., hs.Pipeline]] = {
 
 
 @pytest.mark.parametrize("name", BUCKETS)
-def test_capacity_is_how_many_batches_of_a_partition_wait(name: str) -> None:
+def test_capacity_is_how_many_batches_of_a_partition_wait(name):
     capacity = 3
     pipeline = BUCKETS[name](capacity=capacity)
     with (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def a_ledger(times: int = 2) -> Ledger:
 # Where they go
 
 
-def test_states_with_strings_go_by_the_socket(named: list[int]):
+def test_states_with_strings_go_by_the_socket(named):
     ledger = a_ledger()
     with serving(full(ledger.examples)) as server, connect(server) as feed:
         train(feed, ledger)
@@ -59,7 +58,7 @@ def test_states_with_strings_go_by_the_socket(named: list[int]):
     assert named and not any(shared(named))
 
 
-def test_when_no_buffer_is_free_states_go_by_the_socket(named: list[int]):
+def test_when_no_buffer_is_free_states_go_by_the_socket(named):
     """More batches are in hand, each with one of its two states saved, than there are buffers."""
     ledger = Ledger(of_counts([1] * (MOST + 8)))
     states = {"chain": "origin", "sums": hs.zeros((2, 1), "float32")}
@@ -81,9 +80,7 @@ def test_when_no_buffer_is_free_states_go_by_the_socket(named: list[int]):
 # Deaths
 
 
-def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
-    named: list[int], tmp_path: Path
-):
+def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(named, tmp_path):
     """1. The owner is stopped, and a trainer saves: the states lie in a buffer.  2. The owner is
     killed.  3. The trainer sends them to the next life as bytes; nothing is trained twice."""
     ledger = a_ledger()
@@ -109,9 +106,7 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(
 # Lies
 
 
-def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_states(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_trainer_that_writes_while_its_buffers_are_read_changes_no_others_states(monkeypatch):
     """1. A liar writes to all of its buffers without end while it saves 41 batches of two.
     2. It closes, and an honest trainer goes on to the end: it gets all segments of the examples
     that the liar never had, 18 at least, with the states that it saved."""

@@ -109,7 +109,7 @@ def bits(value: Any) -> bytes:
 # Copies
 
 
-def test_states_and_sequences_are_views_of_the_shared_memory(framework: Any) -> None:
+def test_states_and_sequences_are_views_of_the_shared_memory(framework):
     with serving(lines()) as server, connected(server, framework) as feed:
         batch = next(feed)
         for name, value in (("state:h", batch.state("h")), ("sequences:x", batch.sequences["x"])):
@@ -134,7 +134,7 @@ def in_both_placements(names: Any, states: Any = None) -> dict[str, hs.Pipeline]
     }
 
 
-def test_what_is_saved_comes_back_whatever_form_it_had(framework: Any, way: str) -> None:
+def test_what_is_saved_comes_back_whatever_form_it_had(framework, way):
     array = np.random.default_rng(0).normal(size=(4, UNITS)).astype(np.float32)
     plain = framework.made(array)
 
@@ -157,7 +157,7 @@ def test_what_is_saved_comes_back_whatever_form_it_had(framework: Any, way: str)
                 assert bits(got) == bits(array), name
 
 
-def test_states_of_other_dtypes_come_back_as_they_were(framework: Any) -> None:
+def test_states_of_other_dtypes_come_back_as_they_were(framework):
     dtypes = ("bfloat16", "float16", "int8", "int32", "bool", "complex64")
     feeds = in_both_placements(dtypes, lambda dtype: {"h": hs.zeros((3,), dtype)})
     with serving(feeds) as server:

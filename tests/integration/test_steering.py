@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ def sequences(counts: list[int], **options: object) -> hs.Pipeline:
     return in_segments(hs.from_examples(examples), **options)
 
 
-def test_segments_are_counted_as_a_barrier_counts_them() -> None:
+def test_segments_are_counted_as_a_barrier_counts_them():
     with (
         hs.run(sequences([3, 1, 2], capacity=3)) as server,
         connect(server) as feed,
@@ -44,7 +43,7 @@ def test_segments_are_counted_as_a_barrier_counts_them() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_batches_of_other_feeds_are_counted_over_all_partitions(workers: int) -> None:
+def test_batches_of_other_feeds_are_counted_over_all_partitions(workers):
     """Each of two partitions has 30 of 60 rows: 6 rows of each bucket, in batches of 4."""
     feeds = hs.from_examples(ROWS).bucket("n", 4, 5, capacity=2)
     with hs.run(feeds, workers=workers, partitions=2) as server, connect(server) as feed:
@@ -63,7 +62,7 @@ NUMBERS = hs.from_examples([{"i": i, "n": i % 3, "y": i % 2} for i in range(800)
 
 
 @pytest.mark.parametrize(("workers", "size"), [(1, np.int32(3)), (2, 3)])
-def test_plain_batches_have_the_new_size_from_the_returned_number_on(workers, size) -> None:
+def test_plain_batches_have_the_new_size_from_the_returned_number_on(workers, size):
     seen = []
 
     def take(feed: headrace.Feed, most: int) -> None:
@@ -91,7 +90,7 @@ def test_plain_batches_have_the_new_size_from_the_returned_number_on(workers, si
 
 
 @pytest.mark.parametrize("sizes", [[2, 7, 4], (2, 7, 4), np.array([2, 7, 4]), range(2, 5), 6])
-def test_buckets_have_a_size_each(sizes) -> None:
+def test_buckets_have_a_size_each(sizes):
     each = [sizes] * 3 if isinstance(sizes, int) else list(map(int, sizes))
     pipeline = NUMBERS.bucket("n", np.array([5, 5, 5]), 3, capacity=1)
     with hs.run(pipeline) as server, connect(server) as feed:
@@ -106,7 +105,7 @@ def all_made(server: hs.Server, feed: str) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers: int) -> None:
+def test_a_wrong_change_is_refused_as_such_when_all_batches_are_made(workers):
     few = hs.from_examples([{"i": i, "y": i % 2} for i in range(8)])
     feeds = {"plain": few.batch(2), "classes": few.stratified_sample_unknown_dist("y", [1, 0], 2)}
     with hs.run(feeds, workers=workers, partitions=2) as server:
@@ -149,9 +148,7 @@ def stream(server: hs.Server, ledger: Ledger, sizes: Any, **options: Any) -> lis
     return batches
 
 
-def test_the_size_outlives_workers_and_servers_and_a_feed_goes_back_to_that_of_a_snapshot(
-    tmp_path: Path,
-):
+def test_the_size_outlives_workers_and_servers_and_a_feed_goes_back_to_that_of_a_snapshot(tmp_path):
     examples = of_counts(_COUNTS)
     declared = {"batch_size": 2, "capacity": 6}
     ledger = Ledger(examples)

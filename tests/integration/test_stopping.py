@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wait(here: Path):
+def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wait(here):
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
     address = f"tcp://127.0.0.1:{free_port()}"
     with hs.run(pipeline, state_dir=here / "s", bind=address):
@@ -47,7 +47,7 @@ def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wa
     assert set(rows) == set(range(40)) and len(rows) <= 44
 
 
-def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
+def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp, here):
     """One trainer's connection is cut and another is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")
     proxy = proxy_of(address)

@@ -46,7 +46,7 @@ def numbered(n: int, batch_size: int = 4, smaller: bool = False) -> hs.Pipeline:
 # Datasets
 
 
-def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
+def test_the_spec_of_a_dataset_knows_what_is_fixed(tf):
     for smaller, rows in ((False, 4), (True, None)):
         pipeline = hs.from_examples(every_dtype(9)).batch(
             4, allow_smaller_final_batch=smaller, dynamic_pad=True
@@ -63,7 +63,7 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
             assert sizes == ([4, 4, 1] if smaller else [4, 4])
 
 
-def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -> None:
+def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf):
     """The bad record is further ahead than a worker reads before a trainer asks."""
     rows = [{"x": np.zeros(1 + i // 498, np.float32)} for i in range(500)]
     pipeline = hs.from_examples(rows).batch(5)
@@ -74,7 +74,7 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
             list(elements)
 
 
-def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
+def test_a_dataset_left_early_does_not_hold_up_the_close(tf):
     """The feed never ends and its next batch never comes: a thread of TensorFlow waits for it."""
     with serving(numbered(8)) as server:
         other = headrace.connect(server.address, prefetch=0, timeout=600)

@@ -24,7 +24,7 @@ def rows(n: int, repeat: int = 1) -> hs.Pipeline:
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-def test_a_loop_in_python_and_the_graph_yield_equal_elements(tf: Any, ragged: bool) -> None:
+def test_a_loop_in_python_and_the_graph_yield_equal_elements(tf, ragged):
     examples = [
         {"i": i, "x": np.full(i % 4, i, np.float32), "name": f"n{i}", "half": np.float16(i)}
         for i in range(12)
@@ -45,7 +45,7 @@ def test_a_loop_in_python_and_the_graph_yield_equal_elements(tf: Any, ragged: bo
                 assert value.numpy().tolist() == equal.numpy().tolist()
 
 
-def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
+def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf):
     @tf.function  # type: ignore[untyped-decorator]
     def pulled(elements: Any) -> Any:
         return next(elements)["i"]
@@ -63,7 +63,7 @@ def test_one_iterator_in_python_and_in_functions_of_tensorflow(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_leaving_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
+def test_leaving_gives_back_what_was_not_pulled(tf, raises):
     with serving(rows(40)) as server:
         with contextlib.suppress(KeyError):
             with headrace.connect(
@@ -83,8 +83,8 @@ def test_leaving_gives_back_what_was_not_pulled(tf: Any, raises: bool) -> None:
 
 @pytest.mark.parametrize("commit", ["on_next", "explicit"])
 def test_a_snapshot_in_a_callback_of_fit_is_at_the_next_row_that_was_not_trained(
-    tf: Any, tmp_path: Any, commit: str
-) -> None:
+    tf, tmp_path, commit
+):
     import keras
 
     import headrace.keras

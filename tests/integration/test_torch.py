@@ -111,9 +111,7 @@ def _tools(*case: object) -> object:
         _tools("lanes", [7], "lightning"),
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_losses(
-    feed: str, kills: list[int], loop: str, tmp_path: Path
-) -> None:
+def test_a_killed_run_goes_on_to_the_same_losses(feed, kills, loop, tmp_path):
     for name in NEEDS[loop]:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             pytest.skip(f"no {name}")
@@ -150,7 +148,7 @@ def rows_of(batches: Any) -> list[list[int]]:
     return [batch["i"].tolist() for batch in batches]
 
 
-def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Server) -> None:
+def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server):
     with dataset_of(server, "a") as dataset:
         assert "tcp://" in repr(dataset)
         batches = iter(dataset)
@@ -171,7 +169,7 @@ def test_a_dataset_goes_on_from_a_position_and_leaves_nothing_open(server: hs.Se
         assert "'a'" in repr(dataset)
 
 
-def test_a_dataset_restarts_its_feed_but_once_and_not_before_a_position(server: hs.Server) -> None:
+def test_a_dataset_restarts_its_feed_but_once_and_not_before_a_position(server):
     with dataset_of(server, "a", restart=True) as dataset:
         batches = iter(dataset)
         next(batches)
@@ -185,7 +183,7 @@ def test_a_dataset_restarts_its_feed_but_once_and_not_before_a_position(server: 
         assert rows_of(dataset)[0] == [2, 3]
 
 
-def test_what_was_trained_is_committed_and_what_was_fetched_ahead_is_not(server: hs.Server) -> None:
+def test_what_was_trained_is_committed_and_what_was_fetched_ahead_is_not(server):
     with dataset_of(server, "a", commit="explicit") as dataset:
         batches = iter(dataset)
         taken = [next(batches) for _ in range(4)]
@@ -199,7 +197,7 @@ def test_what_was_trained_is_committed_and_what_was_fetched_ahead_is_not(server:
 
 
 @pytest.mark.tools
-def test_workers_of_a_loader_are_refused(torch: Any) -> None:
+def test_workers_of_a_loader_are_refused(torch):
     from headrace.torch import FeedDataset
 
     dataset = FeedDataset("tcp://127.0.0.1:1")
@@ -208,7 +206,7 @@ def test_workers_of_a_loader_are_refused(torch: Any) -> None:
         next(iter(loader))
 
 
-def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> None:
+def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch):
     from headrace.torch import FeedDataset
 
     with pytest.raises(TypeError, match="framework: a FeedDataset has tensors of torch"):
@@ -226,7 +224,7 @@ def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch: Any) -> Non
 
 
 @pytest.mark.slow
-def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends() -> None:
+def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends():
     """Each attempt is a run of its own: what the one before had not committed is dealt anew.
 
     By default torchrun keeps its store, in which gloo then finds the addresses of dead ranks.

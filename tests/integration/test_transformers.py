@@ -81,9 +81,7 @@ def net_of() -> Any:
 ROWS = [[float(i), float(i + 1)] for i in range(0, 12, 2)]
 
 
-def test_training_ends_with_the_feed_and_evaluation_has_all_rows(
-    transformers: Any, server: hs.Server, tmp_path: Path
-) -> None:
+def test_training_ends_with_the_feed_and_evaluation_has_all_rows(transformers, server, tmp_path):
     from headrace.transformers import FeedTrainer
 
     net = net_of()
@@ -112,7 +110,7 @@ def test_training_ends_with_the_feed_and_evaluation_has_all_rows(
     trainer.eval_dataset["few"].close()
 
 
-def test_epochs_are_planned_by_the_length_of_the_feed(transformers: Any, tmp_path: Path) -> None:
+def test_epochs_are_planned_by_the_length_of_the_feed(transformers, tmp_path):
     from headrace.transformers import FeedTrainer
 
     examples = [{"x": np.float32([i]), "labels": np.float32(2 * i)} for i in range(7)]
@@ -126,9 +124,7 @@ def test_epochs_are_planned_by_the_length_of_the_feed(transformers: Any, tmp_pat
             assert dataset.feed.progress.epoch == 2
 
 
-def test_segments_come_one_by_one_with_their_states(
-    transformers: Any, server: hs.Server, tmp_path: Path
-) -> None:
+def test_segments_come_one_by_one_with_their_states(transformers, server, tmp_path):
     from headrace.transformers import FeedTrainer
 
     net = net_of()
@@ -141,9 +137,7 @@ def test_segments_come_one_by_one_with_their_states(
             trainer.train()
 
 
-def test_arguments_that_the_feed_cannot_follow_are_refused(
-    transformers: Any, tmp_path: Path
-) -> None:
+def test_arguments_that_the_feed_cannot_follow_are_refused(transformers, tmp_path):
     from headrace.torch import FeedDataset
     from headrace.transformers import FeedTrainer
 

@@ -23,7 +23,7 @@ def numbered(n: int, batch_size: int = 1) -> hs.Pipeline:
 # Values
 
 
-def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
+def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way):
     examples = every_dtype(_N)
     with (
         serving(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
@@ -46,7 +46,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
 # Addresses
 
 
-def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
+def test_a_wait_ends_when_another_thread_closes_the_feed():
     with serving(numbered(1)) as server, connect(server, prefetch=0) as other:
         next(other)  # the only batch, so that nothing comes and the feed does not end
         feed = connect(server, prefetch=0)
@@ -69,7 +69,7 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
     [(0, "shared memory"), (8, "shared memory"), (2, "tcp")],
     indirect=["way"],
 )
-def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: str) -> None:
+def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch, way):
     """1. The first trainer takes one batch and works on it for long.
     2. The second gets all but what the first may hold, without waiting for it.
     3. The first leaves: what it held ahead comes to the second, what it used does not.

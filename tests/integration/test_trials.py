@@ -39,7 +39,7 @@ def short(name: str, scale: float, scratch: Path) -> Result:
 @pytest.mark.parametrize(
     "name", [*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
 )
-def test_a_trial_in_short_sees_nothing_that_must_not_be(name: str, tmp_path: Path) -> None:
+def test_a_trial_in_short_sees_nothing_that_must_not_be(name, tmp_path):
     result = short(name, {**SHORT, **LONG}[name], tmp_path)
     assert result.verdict in ("held", "missed"), result.notes
     assert sum(result.counts.values()) > 0
@@ -47,9 +47,7 @@ def test_a_trial_in_short_sees_nothing_that_must_not_be(name: str, tmp_path: Pat
 
 @pytest.mark.needs_root
 @pytest.mark.parametrize("name", OF_ROOT)
-def test_a_trial_that_needs_root_in_short_sees_nothing_that_must_not_be(
-    name: str,
-) -> None:
+def test_a_trial_that_needs_root_in_short_sees_nothing_that_must_not_be(name):
     """Files lie on the disk, since a host of the trials has shared memory of its own."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
         result = short(name, OF_ROOT[name], Path(scratch))
@@ -58,5 +56,5 @@ def test_a_trial_that_needs_root_in_short_sees_nothing_that_must_not_be(
     assert result.verdict in ("held", "missed"), result.notes
 
 
-def test_every_trial_has_a_short_form() -> None:
+def test_every_trial_has_a_short_form():
     assert EVERY.keys() == SHORT.keys() | LONG.keys() | OF_ROOT.keys()

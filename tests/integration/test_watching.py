@@ -78,7 +78,7 @@ def ended() -> Iterator[tuple[hs.Server, list[headrace.Batch]]]:
             yield server, batches
 
 
-def test_the_figures_of_a_feed_are_those_of_its_batches(ended: Any):
+def test_the_figures_of_a_feed_are_those_of_its_batches(ended):
     server, batches = ended
     found = metrics(server)
     rows = sum(batch.rows for batch in batches)
@@ -95,7 +95,7 @@ def test_the_figures_of_a_feed_are_those_of_its_batches(ended: Any):
     assert found["headrace_feed_state", "default", "ended"] == 1
 
 
-def test_a_trainer_is_told_of_until_it_leaves(ended: Any):
+def test_a_trainer_is_told_of_until_it_leaves(ended):
     server, batches = ended
     (trainer,) = status(server)["feeds"]["default"]["trainers"]
     assert trainer["batches"] == trainer["committed"] == len(batches)

@@ -35,7 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_an_index_accepts_both_and_the_sdist_has_every_file_of_the_repository(built: Path) -> None:
+def test_an_index_accepts_both_and_the_sdist_has_every_file_of_the_repository(built):
     _output(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir())
     if not (ROOT / ".git").exists():
         pytest.skip("which files there are is known to git alone")
@@ -46,9 +46,7 @@ def test_an_index_accepts_both_and_the_sdist_has_every_file_of_the_repository(bu
     assert not known - members
 
 
-def test_a_fresh_environment_with_the_wheel_does_the_quickstart(
-    built: Path, tmp_path: Path
-) -> None:
+def test_a_fresh_environment_with_the_wheel_does_the_quickstart(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     _output(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"

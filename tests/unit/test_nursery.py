@@ -8,10 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests import nursery
 
@@ -35,9 +32,7 @@ def told(popen: Any) -> dict[str, Any]:
     return json.loads(out)
 
 
-def test_it_gets_what_a_process_gets_that_is_started_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_it_gets_what_a_process_gets_that_is_started_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("OF_THE_TEST", "1")
     told(nursery.WarmPopen)  # the nursery starts before what follows
     monkeypatch.chdir(tmp_path)

@@ -1,9 +1,5 @@
 """All are compared on the same data: names exist, readers read the files, checks can fail."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 import headrace_server as hs
@@ -18,7 +14,7 @@ from tests.bench.comparisons import ALL
 from tests.bench.contestants import CONTESTANTS
 
 
-def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
+def test_the_writer_writes_what_a_checking_reader_reads(tmp_path):
     x = np.arange(6, dtype=np.float32)
     rows = [{"n": 300, "name": b"first", "x": x[:4]}, {"n": 0, "name": b"", "x": x[:6]}]
     file = tmp_path / "a.tfrecord"

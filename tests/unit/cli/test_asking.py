@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ from headrace_server.cli import main
 from headrace_server.cli.asking import ServerAt, snapshot_of_all
 from tests.patience import PATIENCE_S
 
-from .served import Served, served
+from .served import served
 
 __all__ = ["served"]
 
 
-def test_a_server_that_breaks_connections_off_or_does_not_answer_is_told(tmp_path: Path):
+def test_a_server_that_breaks_connections_off_or_does_not_answer_is_told(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -77,12 +76,12 @@ def test_all_servers_keep_a_snapshot_under_one_name_before_any_settles_it():
 
 
 @pytest.mark.parametrize("named", [{"name": "../x"}, {"whole": True}])
-def test_a_snapshot_is_named_as_snapshots_are(served: Served, named: dict[str, Any]):
+def test_a_snapshot_is_named_as_snapshots_are(served, named):
     with pytest.raises(Exception, match="no name of a snapshot"):
         ServerAt(served.address).ask("snapshot", **named)
     assert not served.asked
 
 
-def test_a_command_of_another_release_is_refused(served: Served):
+def test_a_command_of_another_release_is_refused(served):
     with pytest.raises(Exception, match=r"Command\.what: 'dance' is none of this release"):
         ServerAt(served.address).ask("dance")

@@ -29,16 +29,14 @@ def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], in
     return declare
 
 
-def test_a_light_installation_names_the_extra_before_a_file_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_light_installation_names_the_extra_before_a_file_that_is_not_there(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)  # importing it raises ImportError
     assert frame.main(["serve", "nofile.py:feeds"]) == 1
     assert "headrace serve needs google_crc32c" in (told := capsys.readouterr().err)
     assert "pip install '.[server]'" in told
 
 
-def test_a_closed_output_takes_no_exit_code_away(greet, monkeypatch: pytest.MonkeyPatch):
+def test_a_closed_output_takes_no_exit_code_away(greet, monkeypatch):
     """As where a program that starts services closes it."""
     monkeypatch.setattr(sys, "stdout", None)
     greet(lambda options: print("a word") or 7)
@@ -67,7 +65,7 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"]])
-def test_help_waits_for_no_numpy_and_no_zmq(words: list[str]):
+def test_help_waits_for_no_numpy_and_no_zmq(words):
     script = f"""
 import sys
 from headrace_server.cli import main

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,9 +49,7 @@ DRAWN = (
 )
 
 
-def test_any_batch_of_any_partition_is_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_any_batch_of_any_partition_is_made_again(tmp_path, capsys):
     with hs.run(DRAWN, workers=2, partitions=3) as server:
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             seen = {(b.partition, b.number): (b["i"].tolist(), b.bucket) for b in feed}
@@ -80,7 +77,7 @@ def test_any_batch_of_any_partition_is_made_again(
 
 @pytest.mark.parametrize("options", [{}, {"order": "lanes"},
                                      {"order": "lanes", "state_placement": "trainer"}])  # fmt: skip
-def test_all_segments_come_when_states_come_back_as_they_were(options: dict[str, Any]):
+def test_all_segments_come_when_states_come_back_as_they_were(options):
     steps: dict[bytes, int] = {}
     with feed_of(segments(**options)) as here:
         for sample in here.batches():

@@ -62,7 +62,7 @@ def test_the_command_line_prevails_over_the_environment_and_that_over_defaults()
         ("workers 2, my_workers=2, x.lease_ttl_s, '/state_dir/a'", None),
     ],
 )
-def test_a_text_that_names_arguments_of_python_names_the_options(python: str, command: str | None):
+def test_a_text_that_names_arguments_of_python_names_the_options(python, command):
     options = tuple(
         dataclasses.replace(one, argument=name)
         for one in OPTIONS

@@ -1,9 +1,5 @@
 """Pipelines by the names that a command line gives them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from headrace_server.cli.pipelines import load
 
 FEEDS = """
@@ -19,7 +15,7 @@ both = {"first": one(), "second": one()}
 """
 
 
-def test_a_feed_has_the_name_of_its_target_its_function_or_that_of_a_dict(tmp_path: Path):
+def test_a_feed_has_the_name_of_its_target_its_function_or_that_of_a_dict(tmp_path):
     (tmp_path / "feeds.py").write_text(FEEDS)
     feeds = tmp_path / "feeds.py"
     found = load([f"{feeds}:one", f"{feeds}:both", f"speech={feeds}:one", f"{feeds}:Holder.two"])

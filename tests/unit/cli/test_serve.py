@@ -34,7 +34,7 @@ def started() -> Signals:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_during_the_start_gives_it_up_and_later_it_is_the_first(number: int):
+def test_a_signal_during_the_start_gives_it_up_and_later_it_is_the_first(number):
     signals = Signals()
     with pytest.raises(SystemExit):
         send(number)
@@ -46,16 +46,14 @@ def test_a_signal_during_the_start_gives_it_up_and_later_it_is_the_first(number:
 
 
 @pytest.mark.parametrize("first", NUMBERS)
-def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_send_it(first: int):
+def test_the_end_of_a_terminal_is_never_the_second_since_kernel_and_shell_both_send_it(first):
     signals = started()
     send(first)
     send(signal.SIGHUP)
     assert signals.first.is_set() and not signals.second.is_set()
 
 
-def test_a_server_whose_feed_has_failed_says_how_long_it_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_server_whose_feed_has_failed_says_how_long_it_stays(monkeypatch, caplog):
     stop = started()
     state = {"draining": False, "wait": lambda _: True, "check": lambda: None}
     server = Namespace(failed_feeds=lambda: {"speech": "why"}, **state)
@@ -64,9 +62,7 @@ def test_a_server_whose_feed_has_failed_says_how_long_it_stays(
     assert "the server ends in 0.01 s (--drain-timeout)" in caplog.text
 
 
-def test_after_a_drain_by_http_its_end_can_be_seen_before_the_server_ends(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_after_a_drain_by_http_its_end_can_be_seen_before_the_server_ends(monkeypatch):
     stop, done = started(), []
     server = Namespace(draining=True, drain=lambda _: done.append("drained"), failed_feeds=dict)
     monkeypatch.setattr(stop.first, "wait", done.append)

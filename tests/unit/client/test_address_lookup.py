@@ -47,7 +47,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Name:
     return name
 
 
-def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name: Name):
+def test_a_server_that_goes_on_at_another_address_of_its_name_is_found(name):
     """1. The first server at the name lets a trainer in, and ends.
     2. The trainer greets the server at the second address.
     """
@@ -73,7 +73,7 @@ def places() -> Iterator[list[Peer]]:
         peer.close()
 
 
-def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator(places: list[Peer]):
+def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator(places):
     """1. The owner lets a trainer in, and ends.
     2. A server of other feeds takes its port, and refuses the trainer.
     3. The locator names the owner's new address.
@@ -98,7 +98,7 @@ def test_an_owner_whose_port_another_server_has_is_asked_for_at_the_locator(plac
         link.waits.wait(lambda: link.wire.connected, PATIENCE_S, "the Welcome at the new address")
 
 
-def test_a_locator_without_the_feed_ends_the_search_for_its_owner(places: list[Peer]):
+def test_a_locator_without_the_feed_ends_the_search_for_its_owner(places):
     locator, owner = places
 
     def refuse() -> None:
@@ -113,14 +113,14 @@ def test_a_locator_without_the_feed_ends_the_search_for_its_owner(places: list[P
         opening(link, refuse)
 
 
-def test_where_no_address_answers_the_error_lists_those_of_the_name(name: Name):
+def test_where_no_address_answers_the_error_lists_those_of_the_name(name):
     with waits_end_with("Its name stands for"), pytest.raises(ConnectionLost) as caught:
         headrace.connect(name.address, timeout=PATIENCE_S)
     tried = ", ".join(f"tcp://127.0.0.{n}:{name.port}" for n in (1, 2, 3))
     assert f"Its name stands for {tried}" in str(caught.value)
 
 
-def test_a_name_that_nobody_knows_is_named(name: Name):
+def test_a_name_that_nobody_knows_is_named(name):
     name.addresses = []
     unknown = r"the name in .* can not be looked up: .* not known"
     with waits_end_with(unknown), pytest.raises(ConnectionLost, match=unknown):

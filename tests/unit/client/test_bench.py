@@ -17,7 +17,7 @@ def numbers(batches: int) -> hs.Pipeline:
     return hs.from_examples([{"x": i} for i in range(4 * batches)]).batch(4)
 
 
-def test_figures_agree_with_one_another(capsys: pytest.CaptureFixture[str]):
+def test_figures_agree_with_one_another(capsys):
     """One feed to its end, which shows that it was all counted; of another the first moment."""
     with hs.run({"short": numbers(150), "long": numbers(4000)}) as server:
         consume = {"address": server.address, "consume": True}
@@ -42,7 +42,7 @@ def test_segments_are_saved_so_that_the_feed_goes_on():
     assert found["batches"] == 150 - 8
 
 
-def test_the_bench_reports_what_it_can_not_measure(capsys: pytest.CaptureFixture[str]):
+def test_the_bench_reports_what_it_can_not_measure(capsys):
     nowhere = {"address": "tcp://127.0.0.1:1", "consume": True}
     assert main({"address": "tcp://127.0.0.1:1"}) == 2
     assert "--consume" in capsys.readouterr().err

@@ -43,9 +43,7 @@ def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
 @pytest.mark.parametrize(
     ("nbytes", "fewer"), [(1 << 20, 16), (4 << 20, 4), (9 << 20, 2), (64 << 20, 2)]
 )
-def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(
-    nbytes: int, fewer: int
-):
+def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(nbytes, fewer):
     ahead = Prefetch(AUTO)
     assert grown(ahead, welcome())[-1] == 16
     assert ahead.took(nbytes) is (fewer < 16) and ahead.batches == fewer

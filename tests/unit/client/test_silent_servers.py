@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from headrace.connection.exchanging import lose_silent
 from headrace.connection.places import Server
 from headrace.connection.session import Member, Session
@@ -31,9 +29,7 @@ def come(one: Session, now: float) -> None:
     assert one.connected and one.heard_at == now
 
 
-def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(caplog):
     """1 two owners fall silent, 2 they stay away, 3 one is back, 4 so is the other."""
     away, both = set[str](), [session(), session(owner=1)]
     away = lose_silent(both, away, 2.0)
@@ -53,7 +49,7 @@ def test_a_silent_server_is_greeted_again_and_named_once_when_it_stays_away(
     assert caplog.messages == [gone, "the server at tcp://a:1 is back"]
 
 
-def test_an_owner_that_is_no_more_hides_no_later_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_owner_that_is_no_more_hides_no_later_silence(caplog):
     """1 two owners fall silent, 2 the server is back with one, 3 which falls silent again."""
     away, both = set[str](), [session(), session(owner=1)]
     away = lose_silent(both, away, 11.0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from headrace_server.files.durable_file import write_durably
 
 
-def test_a_small_file_is_the_old_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_small_file_is_the_old_or_the_new_one(tmp_path, monkeypatch):
     """The new bytes are on the disk before they get the name, and then the name."""
     steps: list[str] = []
     real = {name: getattr(os, name) for name in ("fsync", "replace")}

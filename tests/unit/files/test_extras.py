@@ -1,14 +1,12 @@
 """A package that is not there is named with the line that installs it."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace_proto.errors import HeadraceError
 from headrace_server.files.extras import PackageMissing, require
 
 
-def test_a_missing_package_gives_the_pip_line() -> None:
+def test_a_missing_package_gives_the_pip_line():
     with pytest.raises(
         PackageMissing, match=r"read_x needs nosuchpkg .*pip install '\.\[x\]' in a checkout"
     ):
@@ -17,5 +15,5 @@ def test_a_missing_package_gives_the_pip_line() -> None:
     assert issubclass(PackageMissing, ImportError)
 
 
-def test_a_package_that_is_there_is_given() -> None:
+def test_a_package_that_is_there_is_given():
     assert require("json", "x", "y").loads("1") == 1

@@ -47,9 +47,7 @@ def assert_same(got: np.ndarray) -> None:
         (FILE, "other"),
     ],
 )
-def test_another_file_version_or_kind_has_an_entry_of_its_own(
-    tmp_path: Path, file: DataFile, kind: str
-) -> None:
+def test_another_file_version_or_kind_has_an_entry_of_its_own(tmp_path, file, kind):
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     build = Builder()
     IndexCache(str(tmp_path)).get(file, kind, build)
@@ -61,7 +59,7 @@ def entry_of(directory: Path) -> Path:
     return path
 
 
-def test_an_entry_changed_in_any_byte_is_built_again(tmp_path: Path) -> None:
+def test_an_entry_changed_in_any_byte_is_built_again(tmp_path):
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     path = entry_of(tmp_path)
     sound = path.read_bytes()
@@ -72,7 +70,7 @@ def test_an_entry_changed_in_any_byte_is_built_again(tmp_path: Path) -> None:
         assert build.calls == 1, at
 
 
-def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path) -> None:
+def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
     cache, build = IndexCache(str(blocked)), Builder()
@@ -81,7 +79,7 @@ def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path
     assert build.calls == 1
 
 
-def test_an_entry_keeps_no_descriptor_and_a_lack_of_them_is_told(tmp_path: Path) -> None:
+def test_an_entry_keeps_no_descriptor_and_a_lack_of_them_is_told(tmp_path):
     cache = IndexCache(str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     kept = [cache.get(DataFile(f"/data/{i}", 10, "1"), "frames", Builder()) for i in range(9)]
@@ -116,7 +114,7 @@ print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build)
 """
 
 
-def test_only_one_of_several_processes_builds_an_index(tmp_path: Path) -> None:
+def test_only_one_of_several_processes_builds_an_index(tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", CHILD, str(tmp_path / "cache"), str(log)]
     children = [
@@ -133,7 +131,7 @@ def test_only_one_of_several_processes_builds_an_index(tmp_path: Path) -> None:
     assert log.read_text() == "built"
 
 
-def test_a_process_that_waits_for_a_builder_reports_progress(tmp_path: Path):
+def test_a_process_that_waits_for_a_builder_reports_progress(tmp_path):
     IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
     (entry,) = tmp_path.glob("*.idx")
     entry.unlink()

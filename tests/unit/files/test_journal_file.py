@@ -88,9 +88,7 @@ def files(tmp_path: Path) -> Callable[[bytes], Path]:
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("rest", ["zeros", "an earlier file"])
-def test_a_file_cut_at_any_byte_has_all_records_before_that(
-    rest: str, durable: bool, tmp_path: Path, files: Callable[[bytes], Path]
-):
+def test_a_file_cut_at_any_byte_has_all_records_before_that(rest, durable, tmp_path, files):
     """Bytes from the cut on are as they were before the write; no table is ever cut."""
     path, before = tmp_path / "j", bytes(_ROOM)
     if rest != "zeros":
@@ -133,7 +131,7 @@ def test_a_file_cut_at_any_byte_has_all_records_before_that(
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_file_after_file_loses_nothing_and_takes_the_room_of_the_one_before(
-    durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    durable, tmp_path, monkeypatch
 ):
     path, chance, total, zeros, files = tmp_path / "j", random.Random(3), 0, [0], 0
     write = module._write_all
@@ -159,9 +157,7 @@ def test_file_after_file_loses_nothing_and_takes_the_room_of_the_one_before(
     }
 
 
-def test_a_file_is_as_large_as_a_full_disk_allows_if_that_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_is_as_large_as_a_full_disk_allows_if_that_is_enough(tmp_path, monkeypatch):
     write = module._write_all
 
     def full(fd: int, place: int, parts: list[Any]) -> None:
@@ -198,7 +194,7 @@ def torn(before: bytes, place: int, data: bytes, chance: random.Random) -> Itera
 
 
 def test_a_crash_at_any_call_of_the_system_or_amid_any_write_leaves_what_was_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ):
     """Each commit adds a power of three, so a total names the commits that are in it."""
     folder, other, chance = tmp_path / "of", tmp_path / "killed", random.Random(1)
@@ -269,9 +265,7 @@ def test_a_crash_at_any_call_of_the_system_or_amid_any_write_leaves_what_was_ack
     one.file.close()
 
 
-def test_a_wrong_bit_before_the_last_record_is_refused(
-    tmp_path: Path, files: Callable[[bytes], Path]
-):
+def test_a_wrong_bit_before_the_last_record_is_refused(tmp_path, files):
     file = made(tmp_path / "j", b"table" * 20)
     for number in range(6):
         last = file.write([b"%0300d" % number])
@@ -291,9 +285,7 @@ def test_a_wrong_bit_before_the_last_record_is_refused(
 
 
 @pytest.mark.parametrize("records", [2, 3, 4])
-def test_damage_to_all_of_the_last_records_is_no_commit_cut_short(
-    records: int, tmp_path: Path, files: Callable[[bytes], Path]
-):
+def test_damage_to_all_of_the_last_records_is_no_commit_cut_short(records, tmp_path, files):
     file = made(tmp_path / "j")
     places = [file.write([b"%0200d" % number]) for number in range(6)]
     file.close()
@@ -310,9 +302,7 @@ def test_damage_to_all_of_the_last_records_is_no_commit_cut_short(
     assert len(found(files(data), durable=False)) == 6 - records  # power was lost under "process"
 
 
-def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(
-    tmp_path: Path, files: Callable[[bytes], Path]
-):
+def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(tmp_path, files):
     file = made(tmp_path / "j")
     file.write([b"one"])
     last = file.write([b"last"])
@@ -333,9 +323,7 @@ def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(
 
 
 @pytest.mark.parametrize("at", [0, MARK.size - 1, MARK.size])
-def test_a_mark_of_the_close_that_is_damaged_counts_as_none(
-    at: int, tmp_path: Path, files: Callable[[bytes], Path]
-):
+def test_a_mark_of_the_close_that_is_damaged_counts_as_none(at, tmp_path, files):
     file = made(tmp_path / "j", b"table")
     file.write([b"commit"])
     file.close(mark=True)
@@ -344,9 +332,7 @@ def test_a_mark_of_the_close_that_is_damaged_counts_as_none(
     assert found(files(data)) == [b"table", b"commit"]
 
 
-def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_later_ones(
-    tmp_path: Path,
-):
+def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_later_ones(tmp_path):
     """Without ``durable`` a record may be lost and the ones after it be there."""
     path = tmp_path / "j"
     file = made(path, durable=False)
@@ -371,15 +357,13 @@ def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_late
         (b"HRJOURNL" + (6).to_bytes(8, "little") + bytes(START), "its header fails its checksum"),
     ],
 )
-def test_a_file_that_is_no_journal_is_refused_and_left_alone(
-    wrong: bytes, match: str, files: Callable[[bytes], Path]
-):
+def test_a_file_that_is_no_journal_is_refused_and_left_alone(wrong, match, files):
     with pytest.raises(ValueError, match=match):
         JournalFile.open(files(wrong), True)
     assert files(wrong).read_bytes() == wrong
 
 
-def test_a_record_that_went_wrong_while_the_file_is_open_is_not_read(tmp_path: Path):
+def test_a_record_that_went_wrong_while_the_file_is_open_is_not_read(tmp_path):
     path = tmp_path / "j"
     file = made(path)
     places = [file.write([b"first"]), file.write([b"", np.arange(9, dtype=np.uint8)])]
@@ -398,7 +382,7 @@ def test_a_record_that_went_wrong_while_the_file_is_open_is_not_read(tmp_path: P
     file.close()
 
 
-def test_a_write_that_fails_may_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_that_fails_may_be_written_again(tmp_path, monkeypatch):
     file, write = made(tmp_path / "j"), os.pwritev
 
     def fails(fd: int, parts: list[bytes], place: int) -> int:
@@ -414,7 +398,7 @@ def test_a_write_that_fails_may_be_written_again(tmp_path: Path, monkeypatch: py
     assert found(tmp_path / "j") == [b"two"]
 
 
-def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
     pwritev = os.pwritev
     monkeypatch.setattr(
         module.os, "pwritev", lambda fd, parts, at: pwritev(fd, [b"".join(parts)[:7]], at)
@@ -425,9 +409,7 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert found(tmp_path / "j") == [b"a table", b"x" * 20 + b"y" * 20]
 
 
-def test_a_new_file_whose_name_is_not_synced_is_written_to_only_when_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_new_file_whose_name_is_not_synced_is_written_to_only_when_it_is(tmp_path, monkeypatch):
     sync, failures = module.sync_directory, [OSError(errno.EIO, "gone")]
 
     def fails(directory: Path) -> None:
@@ -447,7 +429,7 @@ def test_a_new_file_whose_name_is_not_synced_is_written_to_only_when_it_is(
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_new_file_that_can_not_take_its_place_leaves_the_one_before_and_no_descriptor(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call, tmp_path, monkeypatch
 ):
     path = tmp_path / "j"
     file = made(path, b"one")

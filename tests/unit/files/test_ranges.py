@@ -6,7 +6,7 @@ import io
 import logging
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def asked() -> set[tuple[DataFile, int]]:
         return {*cache._coming, *cache._kept}
 
 
-def test_ranges_in_any_order_have_the_bytes_of_the_files(store: RangeServer) -> None:
+def test_ranges_in_any_order_have_the_bytes_of_the_files(store):
     source = RangedFiles(files(store, "a", "b"))
     draw = np.random.default_rng(1)
     for _ in range(20):
@@ -75,7 +75,7 @@ def test_ranges_in_any_order_have_the_bytes_of_the_files(store: RangeServer) -> 
         assert taken(source, source.bases[of] + starts, sizes) == want
 
 
-def test_near_ranges_come_by_one_request_and_each_block_once(store: RangeServer) -> None:
+def test_near_ranges_come_by_one_request_and_each_block_once(store):
     source = RangedFiles(files(store, "a"))
     before = store.requests
     near = np.random.default_rng(2).permutation(600) * 1000
@@ -88,9 +88,7 @@ def test_near_ranges_come_by_one_request_and_each_block_once(store: RangeServer)
     assert store.sent["a"] == (-(-600_000 // BLOCK) + 2) * BLOCK
 
 
-def test_no_more_blocks_are_kept_than_the_bound(
-    store: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_blocks_are_kept_than_the_bound(store, monkeypatch):
     monkeypatch.setattr(ranges._cache, "most_bytes", 5 * BLOCK)
     source = RangedFiles(files(store, "a"))
     assert taken(source, [0], [len(CONTENT)]) == [CONTENT]
@@ -98,7 +96,7 @@ def test_no_more_blocks_are_kept_than_the_bound(
     assert sum(map(len, cache._kept.values())) == cache._bytes <= 5 * BLOCK
 
 
-def test_a_stream_requests_what_follows_and_a_seek_ends_that(store: RangeServer) -> None:
+def test_a_stream_requests_what_follows_and_a_seek_ends_that(store):
     (file,) = files(store, "a")
     with open_stream(file) as stream:
         assert stream.read(100) == CONTENT[:100]
@@ -113,7 +111,7 @@ def test_a_stream_requests_what_follows_and_a_seek_ends_that(store: RangeServer)
     assert store.sent["b"] == 5 * BLOCK
 
 
-def test_a_stream_requests_more_ahead_where_more_is_read_at_once(store: RangeServer) -> None:
+def test_a_stream_requests_more_ahead_where_more_is_read_at_once(store):
     (file,) = files(store, "a")
     raw = RemoteFile(file)
     for _ in range(2):
@@ -121,9 +119,7 @@ def test_a_stream_requests_more_ahead_where_more_is_read_at_once(store: RangeSer
     assert asked() == {(file, number) for number in range(6 + 4 * 3)}
 
 
-def test_a_stream_requests_ahead_again_what_other_reads_have_displaced(
-    store: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_requests_ahead_again_what_other_reads_have_displaced(store, monkeypatch):
     file, other = files(store, "a", "b")
     with open_stream(file) as stream:
         begin = b"".join(stream.read(BLOCK) for _ in range(6))
@@ -135,7 +131,7 @@ def test_a_stream_requests_ahead_again_what_other_reads_have_displaced(
     assert store.requests - before < 8
 
 
-def test_faults_are_overcome_and_told(store: RangeServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_faults_are_overcome_and_told(store, caplog):
     (file,) = files(store, "a")
     with caplog.at_level(logging.WARNING, "headrace.data"), open_stream(file) as stream:
         store.due = ["503", "reset", "503", "cut", "", "503"]
@@ -146,9 +142,7 @@ def test_faults_are_overcome_and_told(store: RangeServer, caplog: pytest.LogCapt
     )
 
 
-def test_a_store_that_stays_away_is_an_error_that_names_file_range_and_attempts(
-    store: RangeServer,
-) -> None:
+def test_a_store_that_stays_away_is_an_error_that_names_file_range_and_attempts(store):
     source = RangedFiles(files(store, "a"))
     taken(source, [0], [1])
     store.faults = 1.0
@@ -160,9 +154,7 @@ def test_a_store_that_stays_away_is_an_error_that_names_file_range_and_attempts(
     assert taken(source, [BLOCK], [1]) == [CONTENT[BLOCK : BLOCK + 1]]
 
 
-def test_a_file_that_changed_or_went_is_refused(
-    store: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changed_or_went_is_refused(store, monkeypatch):
     source = RangedFiles(files(store, "a", "b"))
     taken(source, [0], [1])
     (store.directory / "a").write_bytes(CONTENT[::-1])
@@ -221,9 +213,7 @@ FEATURES = {"n": Feature("scalar", "int64"), "x": Feature("scalar", "bytes")}
     [(tfrecord, 1), (arrow, 10), (arrow_stream, 10)],
     ids=["tfrecord", "arrow", "arrow stream"],
 )
-def test_rows_at_random_cost_their_own_bytes_or_those_of_their_record_batch(
-    store: RangeServer, write: Callable[[Path], None], together: int
-) -> None:
+def test_rows_at_random_cost_their_own_bytes_or_those_of_their_record_batch(store, write, together):
     """An index that needs one pass over the file is kept, and has all that an opening needs."""
     kind = write.__name__.removesuffix("_stream")
     write(store.directory / kind)
@@ -240,9 +230,7 @@ def test_rows_at_random_cost_their_own_bytes_or_those_of_their_record_batch(
 
 
 @pytest.mark.parametrize("write", [arrow, parquet, tar], ids=["arrow", "parquet", "tar"])
-def test_columns_that_are_not_wanted_are_not_read(
-    store: RangeServer, write: Callable[[Path], None]
-) -> None:
+def test_columns_that_are_not_wanted_are_not_read(store, write):
     kind = write.__name__
     write(store.directory / kind)
     name = "n.cls" if kind == "tar" else "n"
@@ -252,9 +240,7 @@ def test_columns_that_are_not_wanted_are_not_read(
     assert store.sent[kind] <= ROWS * EACH * 0.7
 
 
-def test_joined_sources_are_read_ahead_together(
-    store: RangeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_joined_sources_are_read_ahead_together(store, monkeypatch):
     """Blocks that are expected are requested once, and those of all sources are about as many as
     one source may expect."""
     monkeypatch.setattr(ranges, "AHEAD_BYTES", 32 * BLOCK)
@@ -274,7 +260,7 @@ def test_joined_sources_are_read_ahead_together(
 
 
 @pytest.mark.parametrize("order", [ReadingOrder(), ReadingOrder(5, window=5)], ids=str)
-def test_the_next_file_is_begun_while_one_is_read(store: RangeServer, order: ReadingOrder) -> None:
+def test_the_next_file_is_begun_while_one_is_read(store, order):
     for name in "cd":
         tar(store.directory / f"{name}.tar")
     features = {"x": FEATURES["x"]}

@@ -120,7 +120,7 @@ def contents(path: Path) -> Saved:
 @pytest.mark.parametrize("durability", ["power", "process"])
 @pytest.mark.parametrize("seed", range(6))
 def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
-    seed: int, durability: str, tmp_path: Path, opened: Callable[..., Opened]
+    seed, durability, tmp_path, opened
 ):
     chance, model, path = random.Random(seed), Model(), tmp_path / "0.journal"
     for life in range(6):
@@ -153,7 +153,7 @@ def child(code: str, *args: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("durability", ["power", "process"])
-def test_acknowledged_commits_of_a_killed_process_are_there(durability: str, tmp_path: Path):
+def test_acknowledged_commits_of_a_killed_process_are_there(durability, tmp_path):
     chance, path, before = random.Random(durability), tmp_path / "0.journal", -1
     for _ in range(16):
         process = child(WRITER, path, durability)
@@ -192,9 +192,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return Held(monkeypatch)
 
 
-def test_changes_that_gather_while_a_record_is_written_are_the_next_record(
-    tmp_path: Path, opened: Callable[..., Opened], held: Held
-):
+def test_changes_that_gather_while_a_record_is_written_are_the_next_record(tmp_path, opened, held):
     one = opened(tmp_path / "0.journal")
     chance = random.Random(0)
     one.store.submit(Change(put=examples_of([example(chance, 1)])), tickets=[0])
@@ -210,7 +208,7 @@ def test_changes_that_gather_while_a_record_is_written_are_the_next_record(
     assert held.records == one.store.commits == 2
 
 
-def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_path: Path):
+def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_path):
     path = tmp_path / "0.journal"
     one = Opened(path)
     change = Change(put=examples_of([example(random.Random(0), 1)]))
@@ -248,9 +246,7 @@ def put(line: int, index: int) -> Change:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_on_a_full_disk_commits_go_on_in_the_room_of_the_file_before(
-    restarted: bool, small_disk: Path, opened: Callable[..., Opened]
-):
+def test_on_a_full_disk_commits_go_on_in_the_room_of_the_file_before(restarted, small_disk, opened):
     path = small_disk / "0.journal"
     one, n = opened(path), 0
     while not (small_disk / "0.journal.spare").exists():
@@ -268,7 +264,7 @@ def test_on_a_full_disk_commits_go_on_in_the_room_of_the_file_before(
     assert max(contents(path).examples.numbers[1]) == n - 1
 
 
-def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Callable[..., Opened]):
+def test_a_full_disk_is_waited_out_again_and_again(small_disk, opened):
     one, n = opened(small_disk / "0.journal"), 0
     for full in range(3):
         ballast = small_disk / "ballast"
@@ -295,7 +291,7 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
 
 
 def test_in_shared_memory_a_journal_stays_small_and_names_the_remedy_when_that_is_full(
-    small_disk: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+    small_disk, opened, monkeypatch
 ):
     monkeypatch.setattr(module, "_USUAL_IN_MEMORY", 2 << 20)
     one = opened(small_disk / "0.journal", durability=WORKER)
@@ -336,13 +332,13 @@ def refused(path: Path, match: str) -> None:
         assert kept == files
 
 
-def test_a_file_of_somebody_else_is_refused_and_not_written_to(tmp_path: Path):
+def test_a_file_of_somebody_else_is_refused_and_not_written_to(tmp_path):
     path = tmp_path / "0.journal"
     path.write_text("something else " * 1000)
     refused(path, "it is no journal of a headrace server")
 
 
-def test_a_file_and_its_copy_are_of_one_owner_alone(tmp_path: Path, opened: Callable[..., Opened]):
+def test_a_file_and_its_copy_are_of_one_owner_alone(tmp_path, opened):
     path, copy, owner = tmp_path / "0.journal", tmp_path / "copy", "partition 0 of feed 'speech'"
     for tokens in ([1], [2]):  # in the first file, and in one that was there
         one = opened(path, owner=owner)
@@ -362,7 +358,7 @@ def test_a_file_and_its_copy_are_of_one_owner_alone(tmp_path: Path, opened: Call
 # Copies
 
 
-def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Callable[..., Opened]):
+def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path, opened):
     one, halt, n = opened(tmp_path / "0.journal"), threading.Event(), 0
     submitted, room = 0, threading.Semaphore(0)  # what is submitted beside one copy has a bound
 
@@ -403,7 +399,7 @@ def failing(number: int) -> Callable[..., Any]:
 
 
 def test_a_copy_that_can_not_be_made_leaves_no_file_and_the_store_goes_on(
-    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+    tmp_path, opened, monkeypatch
 ):
     one = opened(tmp_path / "0.journal")
     assert "nowhere" in one.copy(tmp_path / "nowhere" / "copy.journal")
@@ -415,9 +411,7 @@ def test_a_copy_that_can_not_be_made_leaves_no_file_and_the_store_goes_on(
     one.commit(Change(meta={"a": b"1"}))
 
 
-def test_a_copy_that_waits_for_a_store_that_fails_fails_with_it(
-    tmp_path: Path, opened: Callable[..., Opened], held: Held
-):
+def test_a_copy_that_waits_for_a_store_that_fails_fails_with_it(tmp_path, opened, held):
     """1. A record is written; 2. one that can not be gathers, and a copy; 3. both are tried."""
     one, faults = opened(tmp_path / "0.journal"), list[str]()
     one.store.submit(Change(tokens=[1]))
@@ -430,9 +424,7 @@ def test_a_copy_that_waits_for_a_store_that_fails_fails_with_it(
     assert len(faults) == 1 and not (tmp_path / "copy.journal").exists()
 
 
-def test_a_new_file_that_a_crash_cut_short_is_removed(
-    tmp_path: Path, opened: Callable[..., Opened]
-):
+def test_a_new_file_that_a_crash_cut_short_is_removed(tmp_path, opened):
     opened(tmp_path / "0.journal").close()
     (tmp_path / "0.journal.new").write_bytes(bytes(100))
     opened(tmp_path / "0.journal")
@@ -442,7 +434,7 @@ def test_a_new_file_that_a_crash_cut_short_is_removed(
 # The end
 
 
-def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path: Path, held: Held):
+def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path, held):
     path = tmp_path / "0.journal"
     one = Opened(path)
     for n in range(50):
@@ -456,9 +448,7 @@ def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path:
     assert contents(path).tokens == list(range(50))
 
 
-def test_the_newest_tokens_stay_for_any_order_of_their_numbers(
-    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_newest_tokens_stay_for_any_order_of_their_numbers(tmp_path, opened, monkeypatch):
     monkeypatch.setattr(module, "TOKENS", 100)
     chance, tokens = random.Random(2), list[int]()
     for _ in range(4):
@@ -473,7 +463,7 @@ def test_the_newest_tokens_stay_for_any_order_of_their_numbers(
 
 
 def test_a_table_in_shared_memory_is_written_in_pieces_that_leave_the_interpreter_to_others(
-    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+    tmp_path, opened, monkeypatch
 ):
     rests: list[float] = []
     clock = SimpleNamespace(sleep=rests.append, monotonic=time.monotonic)

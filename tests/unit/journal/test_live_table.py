@@ -30,7 +30,7 @@ class File:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(seed: int):
+def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(seed):
     chance, model, file, piece_bytes = (
         random.Random(seed),
         Model(),
@@ -58,9 +58,7 @@ def test_an_empty_change_is_not_worth_a_record():
 
 
 @pytest.mark.parametrize("kinds", [("bytes", "bytes"), ("rows", "rows"), ("rows", "bytes")])
-def test_rows_of_several_records_are_gathered_in_the_order_in_which_they_came(
-    kinds: tuple[str, str],
-):
+def test_rows_of_several_records_are_gathered_in_the_order_in_which_they_came(kinds):
     def part(kind: str, indices: list[int]) -> Examples:
         numbers = np.array([[i] * 6 for i in indices], np.int64).T
         states = [bytes([i, i + 1]) for i in indices]

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def opened() -> Any:
         durable.close()
 
 
-def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path: Path, opened: Any):
+def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path, opened):
     first = opened(tmp_path, "process")
     begun = first.begin(config(), {})
     assert (begun.term, begun.durability, begun.state_directory) == (1, "process", str(tmp_path))
@@ -63,7 +62,7 @@ def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path: Path,
 
 
 def test_a_start_that_can_copy_no_snapshot_is_refused_and_leaves_the_directory_free(
-    tmp_path: Path, opened: Any
+    tmp_path, opened
 ):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"snapshots=.* can not be used: File exists"):
@@ -71,7 +70,7 @@ def test_a_start_that_can_copy_no_snapshot_is_refused_and_leaves_the_directory_f
     opened(tmp_path / "state", "process", str(tmp_path / "far"))
 
 
-def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path: Path, opened: Any):
+def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path, opened):
     durable = opened(tmp_path, "power")
     begun = durable.begin(config(), {})
     name = snapshot(durable, begun.term)
@@ -88,7 +87,7 @@ def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path:
     assert [(f.generation, f.untouched) for f in again.feeds] == [(1, False), (0, False)]
 
 
-def test_tokens_of_the_snapshots_term_are_never_given_out_again(tmp_path: Path, opened: Any):
+def test_tokens_of_the_snapshots_term_are_never_given_out_again(tmp_path, opened):
     url = f"file://{tmp_path}/far"
     here = opened(tmp_path / "here", "power", url)
     here.begin(config(), {})
@@ -99,7 +98,7 @@ def test_tokens_of_the_snapshots_term_are_never_given_out_again(tmp_path: Path, 
     assert begun.feeds[0].untouched
 
 
-def test_a_refused_resume_leaves_all_files_as_they_are(tmp_path: Path, opened: Any):
+def test_a_refused_resume_leaves_all_files_as_they_are(tmp_path, opened):
     durable = opened(tmp_path, "power")
     begun = durable.begin(config(), {})
     name = snapshot(durable, begun.term)
@@ -109,9 +108,7 @@ def test_a_refused_resume_leaves_all_files_as_they_are(tmp_path: Path, opened: A
     assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"late"
 
 
-def test_a_feed_whose_state_is_gone_does_not_begin_anew_beside_its_snapshots(
-    tmp_path: Path, opened: Any
-):
+def test_a_feed_whose_state_is_gone_does_not_begin_anew_beside_its_snapshots(tmp_path, opened):
     """It resumes from one, or begins anew by the command that the error names."""
     durable = opened(tmp_path, "power")
     name = snapshot(durable, durable.begin(config(), {}).term)
@@ -127,7 +124,7 @@ def test_a_feed_whose_state_is_gone_does_not_begin_anew_beside_its_snapshots(
     assert (tmp_path / "snapshots" / ".a.1" / name).exists()
 
 
-def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: Path, opened: Any):
+def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path, opened):
     def parted(number: int) -> RunConfig:
         feeds = tuple(replace(feed, partitions=number) for feed in config().feeds)
         return replace(config(), feeds=feeds)
@@ -147,7 +144,7 @@ def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: P
 
 
 def test_a_directory_that_was_put_back_gives_no_term_again_and_does_not_know_what_it_forgot(
-    tmp_path: Path, opened: Any, clock: Any
+    tmp_path, opened, clock
 ):
     """1. Two starts, a copy, two more starts; the copy is put back, and started.
     2. Its term is beyond all of them, and the two are not among its starts.

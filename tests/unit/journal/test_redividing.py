@@ -32,7 +32,7 @@ def taken(path: Path, servers: int) -> list[Path]:
 
 
 @pytest.mark.parametrize(("before", "now"), [(3, 2), (2, 3), (1, 2), (4, 1)])
-def test_every_store_goes_to_the_server_that_owns_it(tmp_path: Path, before: int, now: int):
+def test_every_store_goes_to_the_server_that_owns_it(tmp_path, before, now):
     for index in range(now):
         into = tmp_path / "into" / str(index)
         into.mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_every_store_goes_to_the_server_that_owns_it(tmp_path: Path, before: int
         assert (into / "functions.json").exists()
 
 
-def test_a_snapshot_without_its_declaration_is_damaged(tmp_path: Path):
+def test_a_snapshot_without_its_declaration_is_damaged(tmp_path):
     (part,) = taken(tmp_path, 1)
     (part / "feed.json").unlink()
     into = tmp_path / "into"

@@ -58,7 +58,7 @@ def snapshot(directory: StateDirectory) -> tuple[Path, str]:
     return shelf.fetch("plain", name)[0], name
 
 
-def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp_path: Path):
+def test_a_snapshot_of_an_older_format_is_refused(directory, tmp_path):
     path = stored(directory, b"now")
     source = tmp_path / "snapshot"
     shutil.copytree(path, source)
@@ -69,7 +69,7 @@ def test_a_snapshot_of_an_older_format_is_refused(directory: StateDirectory, tmp
     assert (path / "0.journal").read_bytes() == b"now"
 
 
-def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory: StateDirectory):
+def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory):
     path = stored(directory, b"early")
     source, name = snapshot(directory)
     (path / "0.journal").write_bytes(b"late")
@@ -82,9 +82,7 @@ def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory:
     assert take_back(directory, feed(), source, name).generation == 2
 
 
-def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(
-    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
-):
+def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(directory, monkeypatch):
     class Cut(Exception):
         pass
 
@@ -133,9 +131,7 @@ def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(
     assert len(outcomes) > 8
 
 
-def test_what_a_step_relies_on_is_on_the_disk_before_it(
-    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_a_step_relies_on_is_on_the_disk_before_it(directory, monkeypatch):
     """A power cut keeps or loses each name that was not synced, in any combination."""
     stored(directory, b"early")
     source, name = snapshot(directory)
@@ -164,9 +160,7 @@ def test_what_a_step_relies_on_is_on_the_disk_before_it(
     ]
 
 
-def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
-    directory: StateDirectory,
-):
+def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(directory):
     path = stored(directory, b"early")
     source, name = snapshot(directory)
     (path / "0.journal").write_bytes(b"late")
@@ -181,7 +175,7 @@ def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
     assert (path / "0.journal").read_bytes() == b"early"
 
 
-def test_the_beginning_has_no_stores(directory: StateDirectory):
+def test_the_beginning_has_no_stores(directory):
     path = stored(directory, b"late")
     source, name = snapshot(directory)
     take_back(directory, feed(), source, name)

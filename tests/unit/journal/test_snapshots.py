@@ -29,7 +29,7 @@ def made(shelf: Shelf, content: bytes = b"store", term: int = 3, name: str = "")
     return shelf.finish(FEED, name, term).snapshot
 
 
-def test_stored_snapshots_are_found_again(tmp_path: Path):
+def test_stored_snapshots_are_found_again(tmp_path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
     directory, term = Shelf(tmp_path / "state").fetch(FEED, name)
@@ -39,7 +39,7 @@ def test_stored_snapshots_are_found_again(tmp_path: Path):
     assert shelf.stored(FEED) == [name]
 
 
-def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
+def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path):
     shelf = Shelf(state(tmp_path))
     name, directory = shelf.begin(FEED)
     (directory / "0.journal").write_bytes(b"half")
@@ -52,7 +52,7 @@ def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
 
 
 @pytest.mark.parametrize("file", ["0.journal", "feed.json", "snapshot.json"])
-def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
+def test_every_flipped_byte_is_found(tmp_path, file):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
     path = shelf.fetch(FEED, name)[0] / file
@@ -70,7 +70,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
     shelf.fetch(FEED, name)
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path):
+def test_a_file_that_is_gone_is_named(tmp_path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
     (shelf.fetch(FEED, name)[0] / "0.journal").unlink()
@@ -78,13 +78,13 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path):
         shelf.fetch(FEED, name)
 
 
-def test_names_that_are_no_names_reach_no_file(tmp_path: Path):
+def test_names_that_are_no_names_reach_no_file(tmp_path):
     shelf = Shelf(state(tmp_path))
     with pytest.raises(ServerError, match="not the name of a snapshot"):
         shelf.fetch(FEED, "../../feeds")
 
 
-def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
+def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path):
     url = f"file://{tmp_path}/far"
     shelf = Shelf(state(tmp_path), url, keep=2)
     for content in (b"1", b"2", b"3"):
@@ -100,9 +100,7 @@ def named(hour: int, digit: int = 0) -> str:
 
 
 @pytest.mark.parametrize("share", [(0, 1), (0, 2)])
-def test_a_clock_that_is_set_back_changes_nothing_in_the_order(
-    tmp_path: Path, share: tuple[int, int]
-):
+def test_a_clock_that_is_set_back_changes_nothing_in_the_order(tmp_path, share):
     url, directory = f"file://{tmp_path}/far", state(tmp_path)
     other = state(tmp_path, "other")
     given = [named(hour) for hour in (9, 8, 23, 1, 2, 0, 5)]
@@ -120,7 +118,7 @@ def test_a_clock_that_is_set_back_changes_nothing_in_the_order(
         assert Shelf(directory, url, share=share, origin="before").newest(FEED) == ""
 
 
-def test_one_that_was_fetched_is_older_than_those_made_after_it(tmp_path: Path):
+def test_one_that_was_fetched_is_older_than_those_made_after_it(tmp_path):
     url = f"file://{tmp_path}/far"
     names = [named(hour) for hour in (3, 2, 1)]
     for name in names:
@@ -134,9 +132,7 @@ def test_one_that_was_fetched_is_older_than_those_made_after_it(tmp_path: Path):
     assert shelf.stored(FEED) == later
 
 
-def test_a_snapshot_stays_until_its_token_is_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_snapshot_stays_until_its_token_is_returned(tmp_path, monkeypatch):
     """Another one is made while this one is on its way to the URL."""
     shelf = Shelf(state(tmp_path), f"file://{tmp_path}/far", keep=1)
     assert shelf._far is not None
@@ -155,7 +151,7 @@ def test_a_snapshot_stays_until_its_token_is_returned(
     assert shelf.stored(FEED) == [last]
 
 
-def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
+def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path):
     url = f"file://{tmp_path}/far"
     name = made(Shelf(state(tmp_path), url))
     (tmp_path / "far" / FEED / name / "snapshot.json").unlink()
@@ -164,7 +160,7 @@ def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
     assert not list((tmp_path / "other").glob("snapshots/*/*"))
 
 
-def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
+def test_a_place_that_can_not_be_written_is_named(tmp_path):
     (tmp_path / "far").write_text("a file")
     shelf = Shelf(state(tmp_path), f"file://{tmp_path}/far")
     with pytest.raises(ServerError, match="could not be copied to file://"):
@@ -172,7 +168,7 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
     assert len(shelf.stored(FEED)) == 1
 
 
-def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_path: Path):
+def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_path):
     (tmp_path / "file").write_text("a file")
     far = tmp_path / "new" / "far"
     for place in (far, f"file://{far}", "memory://x"):
@@ -183,12 +179,12 @@ def test_a_directory_for_copies_is_made_and_tried_before_the_first_of_them(tmp_p
             Shelf(tmp_path, url).check()
 
 
-def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):
+def test_a_url_of_no_known_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="snapshots='nosuch://x'"):
         Shelf(tmp_path, "nosuch://x")
 
 
-def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Path):
+def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path):
     shelf = Shelf(state(tmp_path), keep=1, share=(0, 2))
     names = [made(shelf) for _ in range(3)]
     assert len(shelf.stored(FEED)) == 3
@@ -200,7 +196,7 @@ def test_old_shares_are_forgotten_once_every_server_has_a_newer_one(tmp_path: Pa
         shelf.settle(FEED, new_snapshot())
 
 
-def test_a_name_of_a_trainer_must_be_one_and_is_used_once_at_a_time(tmp_path: Path):
+def test_a_name_of_a_trainer_must_be_one_and_is_used_once_at_a_time(tmp_path):
     shelf = Shelf(state(tmp_path), share=(0, 2))
     for name in ("../x", "x"):
         with pytest.raises(ServerError, match="not the name of a snapshot"):
@@ -210,7 +206,7 @@ def test_a_name_of_a_trainer_must_be_one_and_is_used_once_at_a_time(tmp_path: Pa
         shelf.begin(FEED, name)
 
 
-def test_a_snapshot_that_lacks_a_share_is_refused_with_those_that_are_there(tmp_path: Path):
+def test_a_snapshot_that_lacks_a_share_is_refused_with_those_that_are_there(tmp_path):
     url, name = f"file://{tmp_path}/far", new_snapshot()
     shelf = Shelf(state(tmp_path), url, share=(1, 3))
     shelf.begin(FEED, name)

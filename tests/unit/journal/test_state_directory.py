@@ -52,9 +52,7 @@ def child(code: str, path: Path) -> subprocess.Popen[str]:
     "place",
     ["feeds/speech", "feeds/speech/0.journal", "feeds/speech/0.lock", "snapshots/speech", "index"],
 )
-def test_a_link_in_the_directory_is_refused_and_nothing_is_written_where_it_leads(
-    place: str, tmp_path: Path
-):
+def test_a_link_in_the_directory_is_refused_and_nothing_is_written_where_it_leads(place, tmp_path):
     elsewhere, link = tmp_path / "elsewhere", tmp_path / "state" / place
     elsewhere.mkdir()
     link.parent.mkdir(parents=True)
@@ -69,7 +67,7 @@ def test_a_link_in_the_directory_is_refused_and_nothing_is_written_where_it_lead
     assert not list(elsewhere.iterdir())
 
 
-def test_a_link_that_came_later_is_not_followed(directory: StateDirectory, tmp_path: Path):
+def test_a_link_that_came_later_is_not_followed(directory, tmp_path):
     check_feed(directory.path, FEED)
     path = partition_path(directory.path, "speech", 0)
     (tmp_path / "elsewhere").mkdir()
@@ -93,7 +91,7 @@ def test_a_link_that_came_later_is_not_followed(directory: StateDirectory, tmp_p
 # The term
 
 
-def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path: Path):
+def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path):
     directory = StateDirectory(tmp_path)
     numbers = [directory.raise_term(0, now) for now in (50, 50, 7, 0, 2**31 - 2, 60)]
     assert numbers == [50, 51, 52, 53, 54, 60]
@@ -123,7 +121,7 @@ print(term, flush=True)
 """
 
 
-def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
+def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path):
     given, killed = [0], 0
     for at in range(1, 80, 2):
         process = child(KILLED, tmp_path)
@@ -141,9 +139,7 @@ def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
     directory.close()
 
 
-def test_a_note_of_another_release_is_refused_with_both_versions(
-    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_note_of_another_release_is_refused_with_both_versions(directory, monkeypatch):
     check_feed(directory.path, FEED)
     monkeypatch.setattr(feed_directory, "_FORMAT", 5)
     with pytest.raises(
@@ -157,7 +153,7 @@ def test_a_note_of_another_release_is_refused_with_both_versions(
     assert Path(f"{directory.path}.1/feeds/speech/feed.json").exists()
 
 
-def test_terms_of_a_share_are_no_other_shares(directory: StateDirectory):
+def test_terms_of_a_share_are_no_other_shares(directory):
     terms = [directory.raise_term(share=(2, 4)) for _ in range(3)]
     assert terms == [2, 6, 10]
     assert directory.raise_term(at_least=21, share=(2, 4)) == 22

@@ -204,7 +204,7 @@ def filled(chunk: Chunk, rows: Any, field: Field) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rows", [slice(1, 4), np.array([3, 1, 1])], ids=["slice", "numbers"])
-def test_numbers_of_the_other_byte_order_become_native_ones(rows: Any):
+def test_numbers_of_the_other_byte_order_become_native_ones(rows):
     swapped = np.arange(10, dtype=">f4").reshape(5, 2)
     got = filled(chunk_of(x=swapped), rows, Field("float32", (2,)))
     assert got.dtype.isnative and got.tolist() == swapped[rows].tolist()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 
@@ -28,7 +26,7 @@ def joined(field: Field, rows: list[np.ndarray]) -> np.ndarray:
 
 
 @given(batches())
-def test_values_lie_one_after_the_other_and_nothing_else_is_written(case: Any):
+def test_values_lie_one_after_the_other_and_nothing_else_is_written(case):
     schema, parts, want = case
     schema = {name: field for name, field in schema.items() if field.ragged_dims < 2}
     ragged = [name for name, field in schema.items() if field.ragged_dims]

@@ -69,7 +69,7 @@ def keys_of(batches: list[Taken]) -> list[bytes]:
 
 @pytest.mark.parametrize("name", RULES)
 def test_an_example_that_breaks_a_rule_is_named_or_skipped_counted_and_logged(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name, tmp_path, caplog
 ):
     bad, text, reason = RULES[name]
     strict = source(bad).batch_sequences_with_states(**LEAST)
@@ -107,7 +107,7 @@ def uniquely(pipeline: Pipeline, directory: Path, seed: int | None = None, **mor
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint16", "uint64"])
-def test_the_key_of_an_integer_is_its_decimal_digits(tmp_path: Path, dtype: str):
+def test_the_key_of_an_integer_is_its_decimal_digits(tmp_path, dtype):
     limits = np.iinfo(dtype)
     numbers = [limits.min, limits.max, 7, 10]
     rows = [{**example(i), "k": np.array(number, dtype)} for i, number in enumerate(numbers)]
@@ -117,7 +117,7 @@ def test_the_key_of_an_integer_is_its_decimal_digits(tmp_path: Path, dtype: str)
     assert keys_of(batches) == [str(number).encode() for number in numbers]
 
 
-def test_without_a_key_the_number_of_the_example_is_its_key(tmp_path: Path):
+def test_without_a_key_the_number_of_the_example_is_its_key(tmp_path):
     arguments = {**LEAST, "input_key": None}
     rest = source({}).skip(2).select(["x", "z", "n"]).batch_sequences_with_states(**arguments)
     batches, _ = Player(rest, tmp_path).play(same_states)
@@ -127,7 +127,7 @@ def test_without_a_key_the_number_of_the_example_is_its_key(tmp_path: Path):
     assert len(keys) == len(set(keys)) > 8, "copies have keys of their own"
 
 
-def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path: Path):
+def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(tmp_path):
     keys = uniquely(source({}), tmp_path, 7)
     assert keys == uniquely(source({}), tmp_path, 7, batch_size=1, capacity=1)
     assert not set(keys) & set(uniquely(source({}), tmp_path, 8))
@@ -138,7 +138,7 @@ def test_a_seed_gives_the_same_keys_for_all_sizes_and_another_seed_gives_others(
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])
-def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path):
+def test_the_wire_columns_and_properties_of_lanes(placement, tmp_path):
     arguments = {
         **LEAST,
         "order": "lanes",
@@ -172,7 +172,7 @@ def test_the_wire_columns_and_properties_of_lanes(placement: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("steps", [1, 2**31 - 1])
-def test_the_longest_example_is_counted(steps: int):
+def test_the_longest_example_is_counted(steps):
     many = np.array([steps])
     zero = np.array([0])
     assert Cut(1, 1).left(zero, many).tolist() == [steps]

@@ -30,7 +30,7 @@ def sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in directory.iterdir()}
 
 
-def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_taken(tmp_path: Path):
+def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_taken(tmp_path):
     s = slab(tmp_path)
     assert sizes(tmp_path) == {}
     block = s.allocate(100)
@@ -42,7 +42,7 @@ def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_take
     assert (s.used_bytes, s.fraction_used) == (PAGE, 1 / 16)
 
 
-def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path: Path):
+def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
     s = slab(tmp_path)
     blocks = [s.allocate(PAGE) for _ in range(6)]
     for i, block in enumerate(blocks):
@@ -57,7 +57,7 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path: 
     assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 4 * PAGE}
 
 
-def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
+def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
     s = slab(tmp_path, pages=4)
     blocks = [s.allocate(PAGE) for _ in range(4)]
     assert s.allocate(1) is None and s.fraction_used == 1.0
@@ -67,7 +67,7 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
     assert len(sizes(tmp_path)) == 1
 
 
-def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path: Path, caplog):
+def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplog):
     s = slab(tmp_path, pages=4)
     first = s.allocate(4 * PAGE)
     block = s.allocate(2 * PAGE, beyond=True)
@@ -82,9 +82,7 @@ def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path: Path,
     assert s.allocate(4 * PAGE, beyond=True) == first
 
 
-def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(
-    tmp_path: Path,
-):
+def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(tmp_path):
     s = slab(tmp_path, pages=10, segment_pages=8)
     large = s.allocate(5 * PAGE)  # 3 pages are left beside it, and 2 in another segment
     assert large is not None and s.fraction_used == 0.5 and s.crowded
@@ -94,7 +92,7 @@ def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_i
     assert s.allocate(PAGE) is not None and s.crowded
 
 
-def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path: Path):
+def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path):
     s = slab(tmp_path, pages=8)
     small = [s.allocate(PAGE) for _ in range(8)]
     for block in small:
@@ -107,7 +105,7 @@ def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path: Path):
     s.memory(large)[:] = 1
 
 
-def test_a_block_larger_than_the_slab_names_the_option(tmp_path: Path):
+def test_a_block_larger_than_the_slab_names_the_option(tmp_path):
     s = slab(tmp_path)
     with pytest.raises(LimitExceeded, match="raise slab_bytes to 69632"):
         s.allocate(17 * PAGE)
@@ -121,7 +119,7 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs: Path):
+def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs):
     s = slab(small_tmpfs, segment_pages=9)
     for _ in range(2):  # the second finds the slab as the first did
         with pytest.raises(LimitExceeded) as caught:
@@ -131,9 +129,7 @@ def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs:
         assert sizes(small_tmpfs) == {} and s.used_bytes == 0
 
 
-def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(
-    small_tmpfs: Path, caplog: pytest.LogCaptureFixture
-):
+def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(small_tmpfs, caplog):
     s = slab(small_tmpfs)
     blocks = [s.allocate(4 * PAGE) for _ in range(2)]
     with caplog.at_level(logging.WARNING, "headrace.worker"):
@@ -147,7 +143,7 @@ def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(
     assert again is not None and s.name_of(again) == "slab-3-7-1"
 
 
-def test_room_that_came_back_is_used(small_tmpfs: Path):
+def test_room_that_came_back_is_used(small_tmpfs):
     s = slab(small_tmpfs)
     (small_tmpfs / "other").write_bytes(bytes(3 * PAGE))
     kept = s.allocate(4 * PAGE)
@@ -161,7 +157,7 @@ def test_room_that_came_back_is_used(small_tmpfs: Path):
     assert map_segment(small_tmpfs / "slab-3-7-1")[0] == 9
 
 
-def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small_tmpfs: Path):
+def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small_tmpfs):
     s = slab(small_tmpfs, pages=12, segment_pages=6)
     kept = s.allocate(PAGE)
     assert kept is not None and s.allocate(6 * PAGE) is None  # the second is not there
@@ -172,7 +168,7 @@ def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small
     np.testing.assert_equal(s.used_bytes, 0)
 
 
-def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_it(tmp_path: Path):
+def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_it(tmp_path):
     s = slab(tmp_path, pages=4)
     assert s.lend(PAGE) is None, "no segment is made for it"
     kept = s.allocate(PAGE)
@@ -190,7 +186,7 @@ def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_i
     assert s.used_bytes == 0
 
 
-def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp_path: Path):
+def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp_path):
     s = slab(tmp_path, pages=4)
     kept = s.allocate(PAGE)
     first = s.lend(PAGE)
@@ -203,7 +199,7 @@ def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp
     assert not s.use(first) and second is not None and s.use(second)
 
 
-def test_one_thread_may_free_blocks_while_another_allocates(tmp_path: Path):
+def test_one_thread_may_free_blocks_while_another_allocates(tmp_path):
     s, pages = slab(tmp_path, 64, 64), np.arange(1, 5)
     freed: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
     faults: list[Exception] = []

@@ -29,7 +29,7 @@ def public(path: Path) -> str:
     return parse_public(path.read_text(), str(path))
 
 
-def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
+def test_the_target_of_a_link_may_be_exchanged(keys, tmp_path):
     """As orchestrators do with the files that they mount."""
     first, second = (make_pair(tmp_path / n, "bob")[1] for n in ("1", "2"))
     (tmp_path / "data").symlink_to(first.parent)
@@ -41,9 +41,7 @@ def test_the_target_of_a_link_may_be_exchanged(keys: Path, tmp_path: Path):
     assert ring.refresh() and ring.name_of(public(second)) == "bob"
 
 
-def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
-    keys: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(keys, caplog):
     caplog.set_level(logging.WARNING, "headrace.trainers")
     shutil.copy(keys / "alice.secret", keys / "trainers" / "carol.public")
     (keys / "trainers" / "dave.public").write_bytes(b"\xff\x00" * 50)
@@ -64,9 +62,7 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
     assert not ring.refresh() and not caplog.messages
 
 
-def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
-    keys: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(keys, caplog):
     caplog.set_level(logging.WARNING, "headrace.trainers")
     ring = KeyRing(keys)
     (keys / "trainers").rename(keys / "away")
@@ -76,9 +72,7 @@ def test_a_directory_that_goes_away_lets_nobody_in_and_is_logged_once(
     assert ring.refresh() and ring.names == ["alice"]
 
 
-def test_a_shortage_of_descriptors_takes_no_key_away(
-    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_shortage_of_descriptors_takes_no_key_away(keys, tmp_path, monkeypatch):
     ring = KeyRing(keys)
     _, bob = make_pair(tmp_path / "bob", "bob")
     with no_descriptors():

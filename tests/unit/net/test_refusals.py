@@ -1,15 +1,9 @@
 """Refusals are counted, and the log has each of them once in a minute."""
 
-from __future__ import annotations
-
-import pytest
-
 from headrace_server.net.refusals import Refusals
 
 
-def test_a_peer_that_tries_again_and_again_has_one_line_in_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_peer_that_tries_again_and_again_has_one_line_in_a_minute(caplog):
     refusals = Refusals()
     for second in range(30):
         refusals.add("unknown_key", "refused a trainer at 10.0.0.1", float(second))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket as unix
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def at() -> Iterator[Sockets]:
     assert time.monotonic() - started < PATIENCE_S / 2
 
 
-def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: Sockets):
+def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at):
     router = at.keep(public_router(at.context))
     router.bind("tcp://127.0.0.1:*")
     with pytest.raises(zmq.ZMQError) as caught:
@@ -50,7 +49,7 @@ def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: So
     assert caught.value.errno == zmq.EHOSTUNREACH
 
 
-def test_a_socket_takes_the_place_of_no_file_and_of_no_other_server(at: Sockets, tmp_path: Path):
+def test_a_socket_takes_the_place_of_no_file_and_of_no_other_server(at, tmp_path):
     """ZeroMQ would remove either.  The socket of a server that has ended may be removed."""
     file, left, place = tmp_path / "feeds.py", tmp_path / "left", f"ipc://{tmp_path}/socket"
     file.write_text("mine")
@@ -81,7 +80,7 @@ def silent_trainer(at: Sockets, router: Any) -> bytes:
     return bytes(identity)
 
 
-def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets):
+def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at):
     router = at.keep(public_router(at.context))
     identity = silent_trainer(at, router)
     sent = 0

@@ -39,8 +39,8 @@ def made(share: int, size: int, smaller: bool, epochs: int, across: bool) -> int
     st.booleans(),
 )
 def test_it_is_the_number_of_batches_that_are_made(
-    examples: int, size: int, partitions: int, epochs: int, smaller: bool, across: bool
-) -> None:
+    examples, size, partitions, epochs, smaller, across
+):
     pipeline = ROWS.repeat(epochs, across_batches=across).batch(size, smaller)
     declaration = pipeline.declaration()
     assert not declaration.uncounted()

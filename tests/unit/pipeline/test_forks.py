@@ -37,9 +37,7 @@ def forked_and_ended() -> int:
 @pytest.mark.parametrize(
     ("call", "code"), [(forked, 1), (forked_and_left, 1), (forked_and_ended, 9)]
 )
-def test_only_the_process_that_forked_leaves_the_context(
-    call: Callable[[], int], code: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_process_that_forked_leaves_the_context(call, code, capfd):
     try:
         with OwnProcess():
             pid = call()
@@ -51,7 +49,7 @@ def test_only_the_process_that_forked_leaves_the_context(
     assert (f"process {pid} was forked in user code" in capfd.readouterr().err) is (code == 1)
 
 
-def test_a_child_has_no_hold_of_what_it_is_not_to_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_no_hold_of_what_it_is_not_to_touch(monkeypatch):
     handlers: list[Callable[[], Any]] = []
     monkeypatch.setattr(
         forks.os, "register_at_fork", lambda *, after_in_child: handlers.append(after_in_child)

@@ -174,9 +174,7 @@ def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
             one.ended()
 
 
-def test_a_child_whose_report_is_not_understood_is_ended(
-    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_child_whose_report_is_not_understood_is_ended(play, monkeypatch):
     raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_value))
 
@@ -189,7 +187,7 @@ def test_a_child_whose_report_is_not_understood_is_ended(
     assert isinstance(raised[0], ServerError)
 
 
-def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
+def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play):
     one = play("signalled")
     assert one.ended() == 0
     assert one.events == [{"event": "told", "blocked": [], "pending": []}]
@@ -197,7 +195,7 @@ def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*_TO_GROUP}
 
 
-def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[..., Played]):
+def test_processes_that_user_code_starts_still_end_by_sigterm(play):
     """And by SIGHUP, which comes to the whole group of a terminal that is closed."""
     numbers = [signal.SIGTERM, signal.SIGHUP]
     one = play("terminate_others", numbers)
@@ -206,7 +204,7 @@ def test_processes_that_user_code_starts_still_end_by_sigterm(play: Callable[...
 
 
 @pytest.mark.parametrize("kind", ["echo", "watch", "hung", "late", "kept"])
-def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, str]):
+def test_a_child_whose_parent_was_killed_ends(kind, environment):
     """It 1 serves, 2 is busy, 3 has not read its config yet, 4 has not begun yet, 5 as before, and
     a process that the parent forked has the parent's end of its messages.
     """
@@ -225,7 +223,7 @@ def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, 
             os.kill(forked, signal.SIGKILL)
 
 
-def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Played]):
+def test_the_last_words_of_a_crash_are_where_it_happened(play):
     one = play("crash")
     assert one.ended() == -signal.SIGSEGV
     words = one.child.words().splitlines()
@@ -235,9 +233,7 @@ def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Pla
     assert "something before" not in words
 
 
-def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(
-    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(play, monkeypatch):
     class Broken:
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -252,9 +248,7 @@ def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(
     assert max(map(len, one.child.last_words)) < 200_000  # a line without an end is cut
 
 
-def test_processes_that_outlive_a_child_and_hold_its_pipes_hold_nobody_up(
-    play: Callable[..., Played],
-):
+def test_processes_that_outlive_a_child_and_hold_its_pipes_hold_nobody_up(play):
     one = play("leave_others")
     others = one.wait_for(1)[0]["others"]
     try:

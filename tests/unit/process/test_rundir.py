@@ -12,7 +12,7 @@ from headrace_server.files.durable_file import locked
 from headrace_server.process.rundir import RunDirectory, is_locked, sweep
 
 
-def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
+def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path):
     directory = RunDirectory(str(tmp_path))
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory.path / "lock").stat().st_mode) == 0o600
@@ -22,9 +22,7 @@ def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_make_it(
-    tmp_path: Path,
-):
+def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_make_it(tmp_path):
     drafts = [tmp_path / f".headrace-{os.getuid()}-1-0000000{n}" for n in range(4)]
     for draft in drafts:
         draft.mkdir()
@@ -36,7 +34,7 @@ def test_what_a_start_that_was_killed_left_is_removed_once_no_start_can_still_ma
     assert sorted(tmp_path.iterdir()) == drafts[2:]
 
 
-def test_nothing_but_run_directories_of_this_user_is_swept(tmp_path: Path):
+def test_nothing_but_run_directories_of_this_user_is_swept(tmp_path):
     names = [
         f"headrace-{os.getuid()}-notes",
         f"headrace-{os.getuid() + 1}-1-00000000",
@@ -56,7 +54,7 @@ def test_nothing_but_run_directories_of_this_user_is_swept(tmp_path: Path):
     assert (elsewhere / "kept").exists()
 
 
-def test_starts_at_the_same_time_do_not_remove_each_other(tmp_path: Path):
+def test_starts_at_the_same_time_do_not_remove_each_other(tmp_path):
     lost: list[Path] = []
     gate = threading.Barrier(8)
 

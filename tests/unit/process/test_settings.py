@@ -1,7 +1,5 @@
 """The settings of a server: all that derives from their one declaration."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing

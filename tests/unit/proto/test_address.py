@@ -1,7 +1,5 @@
 """An address is checked before ZeroMQ makes something else of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace_proto.address import check_address, check_addresses
@@ -16,7 +14,7 @@ from headrace_proto.address import check_address, check_addresses
         "ipc:///a",
     ],
 )
-def test_an_address_is_given_back(address: str):
+def test_an_address_is_given_back(address):
     assert check_address("bind", address) == address
 
 
@@ -31,7 +29,5 @@ def test_an_address_is_given_back(address: str):
         (["tcp://10.0.0.{7..7}:1"], ["tcp://10.0.0.7:1"]),
     ],
 )
-def test_addresses_of_several_servers_may_be_a_list_a_text_or_a_range(
-    given: object, addresses: list[str]
-):
+def test_addresses_of_several_servers_may_be_a_list_a_text_or_a_range(given, addresses):
     assert check_addresses("address", given) == addresses

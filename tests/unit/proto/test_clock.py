@@ -25,7 +25,7 @@ def source() -> Source:
     return Source()
 
 
-def test_a_gap_between_two_looks_counts_for_its_bound_and_no_more(source: Source):
+def test_a_gap_between_two_looks_counts_for_its_bound_and_no_more(source):
     clock = AwakeClock(1.0, source)
     source.now = 140.0
     assert clock() == 101.0 and clock.slept_s == 39.0
@@ -64,7 +64,7 @@ def test_looks_of_many_threads_count_a_gap_once():
     assert clock.slept_s <= 1000.0 and clock() - begun < 500
 
 
-def test_a_wait_goes_in_steps_and_looks_once_more_at_its_end(source: Source):
+def test_a_wait_goes_in_steps_and_looks_once_more_at_its_end(source):
     steps = []
 
     def step(seconds: float) -> bool:
@@ -76,7 +76,7 @@ def test_a_wait_goes_in_steps_and_looks_once_more_at_its_end(source: Source):
     assert steps == [0.5, 0.5, 0.25, 0.0]
 
 
-def test_a_wait_that_was_suspended_beyond_its_end_still_gets_the_answer(source: Source):
+def test_a_wait_that_was_suspended_beyond_its_end_still_gets_the_answer(source):
     """1. A wait of 0.8 s; 2. the process sleeps amid the first step; 3. the answer is there."""
     answers = iter([None, "the answer"])
 

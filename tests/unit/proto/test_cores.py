@@ -23,7 +23,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def test_without_a_quota_it_is_the_affinity(tmp_path: Path, own: Path):
+def test_without_a_quota_it_is_the_affinity(tmp_path, own):
     assert cores(tmp_path / "nothing", own) == AFFINITY
     own.write_text("0::/a\n")
     told(tmp_path / "a", cpu__max="max 100000")
@@ -31,20 +31,20 @@ def test_without_a_quota_it_is_the_affinity(tmp_path: Path, own: Path):
 
 
 @pytest.mark.parametrize("where", ["", "pods", "pods/a"])
-def test_the_smallest_quota_above_it_counts(where: str, tmp_path: Path, own: Path):
+def test_the_smallest_quota_above_it_counts(where, tmp_path, own):
     own.write_text("0::/pods/a\n")
     told(tmp_path / "pods" / "a", cpu__max="max 100000")
     told(tmp_path / where, cpu__max="50000 100000")
     assert cores(tmp_path, own) == 0.5
 
 
-def test_a_path_of_the_host_that_is_not_there_leaves_the_root(tmp_path: Path, own: Path):
+def test_a_path_of_the_host_that_is_not_there_leaves_the_root(tmp_path, own):
     own.write_text("0::/docker/0123\n")
     told(tmp_path, cpu__max="50000 100000")
     assert cores(tmp_path, own) == 0.5
 
 
-def test_an_unreadable_quota_counts_as_none(tmp_path: Path, own: Path):
+def test_an_unreadable_quota_counts_as_none(tmp_path, own):
     own.write_text("0::/\n")
     told(tmp_path, cpu__max="nonsense")
     assert cores(tmp_path, own) == AFFINITY

@@ -25,7 +25,7 @@ KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 
 
 @pytest.mark.parametrize("owner", ["server", "alice"])
-def test_a_key_is_read_as_it_was_written(owner: str):
+def test_a_key_is_read_as_it_was_written(owner):
     assert parse_secret(secret_text(owner, KEY), "f").text == KEY
     assert parse_public(public_text(owner, KEY), "f") == KEY
 
@@ -58,7 +58,7 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / "alice"
 
 
-def test_a_directory_and_its_secret_file_name_the_same_keys(keys: Path):
+def test_a_directory_and_its_secret_file_name_the_same_keys(keys):
     found = load_keys(keys)
     again = load_keys(str(keys / "alice.secret"))
     assert found.name == "alice"

@@ -1,9 +1,5 @@
 """Every partition has one owner, and both directions of the rule agree."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +13,7 @@ from headrace_proto.placement import (
 
 
 @given(partitions=st.integers(1, 40), owners=st.integers(1, 12))
-def test_every_partition_has_one_owner(partitions: int, owners: int):
+def test_every_partition_has_one_owner(partitions, owners):
     owned = [list(partitions_of(owner, owners, partitions)) for owner in range(owners)]
     assert sorted(p for some in owned for p in some) == list(range(partitions))
     for owner, some in enumerate(owned):
@@ -25,9 +21,7 @@ def test_every_partition_has_one_owner(partitions: int, owners: int):
 
 
 @given(partitions=st.integers(1, 60), owners=st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_servers_with_different_numbers_of_workers_own_every_partition_once(
-    partitions: int, owners: list[int]
-):
+def test_servers_with_different_numbers_of_workers_own_every_partition_once(partitions, owners):
     servers, found = len(owners), list[int]()
     for index, workers in enumerate(owners):
         for worker in range(workers):
@@ -42,5 +36,5 @@ def test_servers_with_different_numbers_of_workers_own_every_partition_once(
 @pytest.mark.parametrize(
     ("value", "share"), [("0/4", (0, 4)), ("3/4", (3, 4)), ((1, 2), (1, 2)), ([0, 1], WHOLE)]
 )
-def test_a_share_is_a_pair_or_a_text(value: Any, share: tuple[int, int]):
+def test_a_share_is_a_pair_or_a_text(value, share):
     assert share_of(value) == share

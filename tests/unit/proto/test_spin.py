@@ -21,7 +21,7 @@ def budgets(spin: Spin, wait_s: float, times: int, now: float = 0.0) -> list[flo
 
 
 @pytest.mark.parametrize(("cores", "wait_s"), [(1, 100 * US), (1.5, 100 * US), (2, 500 * US)])
-def test_one_core_a_quota_and_long_waits_are_slept_through(cores: float, wait_s: float):
+def test_one_core_a_quota_and_long_waits_are_slept_through(cores, wait_s):
     assert not any(budgets(Spin(cores), wait_s, 100))
 
 

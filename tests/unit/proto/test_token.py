@@ -1,7 +1,5 @@
 """The form of a snapshot's token, and refusals of others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -12,7 +10,7 @@ NAME = "20260102T030405Z-0123456789ab"
 
 
 @pytest.mark.parametrize("url", ["", "s3://bucket/snapshots"])
-def test_a_token_survives_json(url: str):
+def test_a_token_survives_json(url):
     token = Token("speech", NAME, url)
     plain = json.loads(json.dumps(token.to_plain()))
     assert Token.from_plain("resume", plain) == token

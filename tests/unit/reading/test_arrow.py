@@ -111,14 +111,14 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_every_type_is_read_in_every_order(folder: str, way: dict[str, Any]) -> None:
+def test_every_type_is_read_in_every_order(folder, way):
     reader = opened(way.get("kind", "arrow"), write(f"{folder}/a", table(), **way))
     assert isinstance(reader, IndexedSource)
     assert reader.fields == FIELDS
     assert all_of(reader) == rows_of(table())
 
 
-def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> None:
+def test_payload_is_not_copied_even_over_batches_and_files(tmp_path):
     paths = [write(tmp_path / name, table(6)) for name in "ab"]
     reader = opened("arrow", *paths)
     scattered = reader.take(np.array([11, 0, 5]))
@@ -137,9 +137,7 @@ def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_stream_that_breaks_off_is_counted_once_and_gives_its_whole_batches(
-    folder: str, compression: Any
-) -> None:
+def test_a_stream_that_breaks_off_is_counted_once_and_gives_its_whole_batches(folder, compression):
     path = write(f"{folder}/s", table(), stream=True, compression=compression)
     with fsspec.open(path, "rb") as file:
         content = file.read()
@@ -150,7 +148,7 @@ def test_a_stream_that_breaks_off_is_counted_once_and_gives_its_whole_batches(
     assert all_of(reader) == rows_of(table(9)) and bad.counts == {"truncated_file": 1}
 
 
-def test_dictionaries_views_and_nested_dictionaries_are_decoded(folder: str) -> None:
+def test_dictionaries_views_and_nested_dictionaries_are_decoded(folder):
     n = 7
     source = pa.table(
         {
@@ -168,7 +166,7 @@ def test_dictionaries_views_and_nested_dictionaries_are_decoded(folder: str) -> 
     assert all_of(opened("arrow", write(f"{folder}/s", source, stream=True))) == want
 
 
-def test_tensors_of_fixed_shape_keep_it(folder: str) -> None:
+def test_tensors_of_fixed_shape_keep_it(folder):
     values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     column = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
     reader = opened("arrow", write(f"{folder}/a", pa.table({"x": column})))
@@ -177,7 +175,7 @@ def test_tensors_of_fixed_shape_keep_it(folder: str) -> None:
 
 
 @KINDS
-def test_a_null_is_missing_and_takes_the_default(folder: str, kind: str, compression: Any) -> None:
+def test_a_null_is_missing_and_takes_the_default(folder, kind, compression):
     source = pa.table(
         {
             "n": pa.array([1, None, 3, 4]),
@@ -210,9 +208,7 @@ def test_a_null_is_missing_and_takes_the_default(folder: str, kind: str, compres
 
 
 @KINDS
-def test_rows_that_are_no_array_are_named_and_skipped(
-    folder: str, kind: str, compression: Any
-) -> None:
+def test_rows_that_are_no_array_are_named_and_skipped(folder, kind, compression):
     source = pa.table(
         {
             "g": pa.array([[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [], [[4.0]]], pa.list_(FLOATS)),
@@ -231,7 +227,7 @@ def test_rows_that_are_no_array_are_named_and_skipped(
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_a_file_that_is_cut_off_is_skipped(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_cut_off_is_skipped(tmp_path, kind):
     whole = Path(write(tmp_path / "whole", table(4), kind))
     (tmp_path / "cut").write_bytes(whole.read_bytes()[:-100])
     bad = BadRecords(skip=True)
@@ -241,9 +237,7 @@ def test_a_file_that_is_cut_off_is_skipped(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int8())])
-def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
-    tmp_path: Path, kind: pa.DataType
-) -> None:
+def test_an_offset_that_points_outside_is_damage_and_not_a_crash(tmp_path, kind):
     values = ["aaaa", "bbbb", "cccc", "dddd"] if kind == pa.string() else [[1] * 4] * 4
     path = Path(write(tmp_path / "a", pa.table({"x": pa.array(values, kind)}), rows=10))
     offsets = np.array([0, 4, 8, 12, 16], np.int32).tobytes()

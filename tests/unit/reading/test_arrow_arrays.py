@@ -1,7 +1,5 @@
 """Columns as Arrow arrays are read back as they were."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -32,7 +30,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_column_comes_back_with_its_field_and_its_values(name: str):
+def test_a_column_comes_back_with_its_field_and_its_values(name):
     rows, field = FIELDS[name]
     column = column_from_rows(rows, field)
     array = arrow_array(name, field, column)
@@ -49,7 +47,7 @@ def test_a_column_comes_back_with_its_field_and_its_values(name: str):
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "bfloat16"])
-def test_a_type_that_arrow_has_not_is_named_with_its_column(dtype: str):
+def test_a_type_that_arrow_has_not_is_named_with_its_column(dtype):
     with pytest.raises(
         DataError, match=f"column 'x' is {dtype}.*, and Arrow files have no {dtype}"
     ):

@@ -54,7 +54,7 @@ def listed(column: Column) -> list[Any]:
 
 
 @given(columns())
-def test_a_column_gives_back_the_rows_that_it_was_made_of(made: tuple[Field, list[Any]]) -> None:
+def test_a_column_gives_back_the_rows_that_it_was_made_of(made):
     field, rows = made
     column = column_from_rows(rows, field)
     assert listed(column) == rows
@@ -64,9 +64,7 @@ def test_a_column_gives_back_the_rows_that_it_was_made_of(made: tuple[Field, lis
 
 
 @given(columns(), st.data())
-def test_taking_gives_those_rows_in_that_order(
-    made: tuple[Field, list[Any]], data: st.DataObject
-) -> None:
+def test_taking_gives_those_rows_in_that_order(made, data):
     field, rows = made
     column = column_from_rows(rows, field)
     at = st.integers(0, max(0, len(rows) - 1))
@@ -78,9 +76,7 @@ def test_taking_gives_those_rows_in_that_order(
 
 
 @given(columns(), st.data())
-def test_parts_of_columns_join_to_the_rows_of_all(
-    made: tuple[Field, list[Any]], data: st.DataObject
-) -> None:
+def test_parts_of_columns_join_to_the_rows_of_all(made, data):
     field, rows = made
     parts, want = [], []
     shared = column_from_rows(rows, field)
@@ -96,7 +92,7 @@ def test_parts_of_columns_join_to_the_rows_of_all(
     assert listed(take(joined, slice(1, None))) == want[1:]
 
 
-def test_large_unsigned_numbers_stay_exact_beside_small_ones() -> None:
+def test_large_unsigned_numbers_stay_exact_beside_small_ones():
     column = column_from_rows([[0, 2**64 - 1]], Field("uint64", (2,)))
     assert listed(column) == [[0, 2**64 - 1]]
     for value in ([0.5, 2.0**63], [-1, 2**63]):

@@ -1,9 +1,5 @@
 """Sources that are joined read as one that has the examples of all."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ from headrace_server.reading.sources.concat import _shared_out
 from .test_cut import ID, ids, lines, opened
 
 
-def test_bad_examples_leave_the_others_in_order(tmp_path: Path) -> None:
+def test_bad_examples_leave_the_others_in_order(tmp_path):
     for part in range(2):
         text = "".join("{oops\n" if i % 3 == part else f'{{"i": {i}}}\n' for i in range(9))
         (tmp_path / f"{part}.jsonl").write_text(text)
@@ -27,7 +23,7 @@ def test_bad_examples_leave_the_others_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path: Path) -> None:
+def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path):
     forward = hs.read_jsonl(lines(tmp_path, 3, 4), ID)
     indexed = hs.from_examples([{"i": i} for i in range(7, 12)], ID)
     reader = opened(forward.concat(indexed))
@@ -37,7 +33,7 @@ def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path: Path) -> 
     assert ids(opened(indexed.concat(forward).skip(4).take(3))) == [11, 0, 1]
 
 
-def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path: Path) -> None:
+def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path):
     np.savez(tmp_path / "a.npz", i=np.arange(3))
     np.savez(tmp_path / "b.npz", i=np.arange(3.0))
     one, two = (hs.read_npz(str(tmp_path / f"{name}.npz")) for name in "ab")
@@ -47,7 +43,7 @@ def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path: Path
         opened(one.concat(two))
 
 
-def test_a_file_that_went_away_since_the_start_is_missed(tmp_path: Path) -> None:
+def test_a_file_that_went_away_since_the_start_is_missed(tmp_path):
     np.savez(tmp_path / "a.npz", i=np.arange(3))
     np.savez(tmp_path / "b.npz", i=np.arange(3))
     source = hs.read_npz(str(tmp_path / "*.npz")).batch(1).declaration().source

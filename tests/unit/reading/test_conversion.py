@@ -55,7 +55,7 @@ def plain(n: int) -> list[dict[str, Any]]:
     return [{**row, "s": row["s"].encode()} for row in rows(n)]
 
 
-def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path: Path):
+def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path):
     done = converted(jsonl(tmp_path / "a.jsonl", 25), tmp_path / "out", rows_per_file=10)
     assert back(tmp_path / "out") == plain(25)
     names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
@@ -63,7 +63,7 @@ def test_files_hold_the_examples_in_order_and_as_many_as_were_asked_for(tmp_path
     assert [part.rows for part in done.parts] == [10, 10, 5]
 
 
-def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declares(tmp_path: Path):
+def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declares(tmp_path):
     pipeline = jsonl(tmp_path / "a.jsonl", 6)
     with open(tmp_path / "a.jsonl", "a") as file:
         file.write('{"i": "x"}\n')
@@ -74,7 +74,7 @@ def test_bad_examples_stop_the_conversion_or_are_left_out_as_the_pipeline_declar
     assert sum(lenient.dropped.values()) == 1
 
 
-def test_compressed_records_become_files_that_are_read_by_number(tmp_path: Path):
+def test_compressed_records_become_files_that_are_read_by_number(tmp_path):
 
     payloads = [example({"i": feature("int", [i])}) for i in range(12)]
     frames = b"".join(map(frame, payloads))

@@ -1,11 +1,8 @@
 """CSV: rows, groups of rows, quotes, and exact positions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +18,7 @@ TEXT = 'id,n,x,note\na,1,0.5,plain\nb,2,1,"two\nlines, ""quoted"""\n\nc,-3,nan,\
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
+def test_types_are_those_of_the_first_rows(tmp_path, name):
     reader = opened("csv", write(tmp_path / name, TEXT.replace("nan", "4e3")))
     assert isinstance(reader, StreamSource)
     assert reader.fields == {
@@ -45,9 +42,7 @@ CELLS = st.text("a,\"\n\r' é0", max_size=5)
     st.lists(st.tuples(st.integers(0, 2), CELLS, st.integers(-9, 9)), max_size=12),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_a_written_file_is_read_from_any_position(
-    rows: list[tuple[int, str, int]], newline: str
-) -> None:
+def test_a_written_file_is_read_from_any_position(rows, newline):
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=newline, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["k", "s", "n"])
@@ -60,7 +55,7 @@ def test_a_written_file_is_read_from_any_position(
     assert all_of(reader) == [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
 
 
-def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
+def test_an_empty_cell_takes_the_default(tmp_path):
     features = {
         "n": Feature("scalar", "int64", (), -1, True),
         "b": Feature("scalar", "bool", (), True, True),
@@ -73,6 +68,6 @@ def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
     ]
 
 
-def test_numbers_too_long_for_int64_stay_text_and_bytes_stay_bytes(tmp_path: Path) -> None:
+def test_numbers_too_long_for_int64_stay_text_and_bytes_stay_bytes(tmp_path):
     path = write(tmp_path / "a", b"\xef\xbb\xbfaccount,raw\n12345678901234567890,\xff\xfe\n")
     assert all_of(opened("csv", path)) == [{"account": b"12345678901234567890", "raw": b"\xff\xfe"}]

@@ -46,9 +46,7 @@ def lines(directory: Path, *counts: int, bad: tuple[int, ...] = ()) -> str:
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 3), (0, 5), (2, 9), (5, None), (6, 20), (13, None)]
 )
-def test_streams_are_cut_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walked: int, start: int, stop: int | None
-) -> None:
+def test_streams_are_cut_one_after_the_other(tmp_path, monkeypatch, walked, start, stop):
     monkeypatch.setattr(module, "_WALKED", walked)
     pipeline = hs.read_jsonl(lines(tmp_path, 5, 1, 4, 5), ID).skip(start)
     if stop is not None:
@@ -56,7 +54,7 @@ def test_streams_are_cut_one_after_the_other(
     assert ids(opened(pipeline)) == list(range(15))[start:stop]
 
 
-def test_no_record_beyond_a_cut_is_judged(tmp_path: Path) -> None:
+def test_no_record_beyond_a_cut_is_judged(tmp_path):
     whole = hs.read_jsonl(lines(tmp_path, 8, 8, bad=(3, 12)), ID)
     assert ids(opened(whole.take(3))) == [0, 1, 2]
     with pytest.raises(DataError, match="line 4"):
@@ -64,14 +62,14 @@ def test_no_record_beyond_a_cut_is_judged(tmp_path: Path) -> None:
     assert ids(opened(whole.options(on_bad_example="skip").take(3))) == [0, 1, 2]
 
 
-def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path: Path) -> None:
+def test_bad_records_before_a_good_one_count_and_are_counted_once(tmp_path):
     bad = BadRecords(skip=True)
     reader = opened(hs.read_jsonl(lines(tmp_path, 8, 8, bad=(0, 3)), ID).skip(1).take(8), bad)
     assert bad.counts == {}
     assert ids(reader) == [1, 2, 4, 5, 6, 7, 8]
 
 
-def test_remote_examples_are_expected_through_a_cut_and_a_map() -> None:
+def test_remote_examples_are_expected_through_a_cut_and_a_map():
     memory, folder = fsspec.filesystem("memory"), f"cut{uuid.uuid4().hex}"
     records = b"".join(frame(example({"i": feature("int", [i])})) for i in range(9))
     memory.pipe(f"/{folder}/a.tfrecord", records)

@@ -1,9 +1,5 @@
 """Columns take on a declared field where their rows allow it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,9 +20,7 @@ from tests.unit.reading.test_columns import columns
 
 
 @given(columns(), st.data())
-def test_dimensions_become_fixed_or_varying(
-    made: tuple[Field, list[Any]], data: st.DataObject
-) -> None:
+def test_dimensions_become_fixed_or_varying(made, data):
     have, rows = made
     column = column_from_rows(rows, have)
     dims = [data.draw(st.sampled_from([d, None, 0, 1, 2])) for d in have.shape]
@@ -47,7 +41,7 @@ def test_dimensions_become_fixed_or_varying(
         assert type(got) is type(column_from_rows([], want))
 
 
-def test_a_new_view_copies_no_payload() -> None:
+def test_a_new_view_copies_no_payload():
     column = column_from_rows([[[1.0, 2.0]], [[3.0, 4.0]] * 2], Field("float32", (None, None)))
     got = fitted(column, Field("float32", (None, 2)))
     assert isinstance(column, Ragged)
@@ -55,7 +49,7 @@ def test_a_new_view_copies_no_payload() -> None:
     assert got.raw is column.raw
 
 
-def test_dtypes_change_where_values_keep_their_meaning() -> None:
+def test_dtypes_change_where_values_keep_their_meaning():
     ragged = column_from_rows([[1], [2, 300]], Field("int64", (None,)))
     got = fitted(ragged, Field("float32", (None,)))
     assert [plain(row_of(got, i)) for i in range(2)] == [[1.0], [2.0, 300.0]]
@@ -77,5 +71,5 @@ def test_dtypes_change_where_values_keep_their_meaning() -> None:
         (Field("int64", (2,)), Field("int64", (3,))),
     ],
 )
-def test_fields_that_never_fit_clash(have: Field, want: Field) -> None:
+def test_fields_that_never_fit_clash(have, want):
     assert str(have) in (clash(have, want) or "")

@@ -91,13 +91,13 @@ WANTED = {
 
 
 @given(st.lists(messages(), min_size=1, max_size=4), st.integers(1, 30))
-def test_any_legal_message_gives_its_values_alone_and_in_groups(records, times: int) -> None:
+def test_any_legal_message_gives_its_values_alone_and_in_groups(records, times):
     repeated = records * times
     assert values([payload for payload, _ in repeated], WANTED) == [row for _, row in repeated]
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_numbers_are_given_in_the_declared_type(alike: bool) -> None:
+def test_numbers_are_given_in_the_declared_type(alike):
     pad = [b"" if alike else b"p" * k for k in range(40)]
     payloads = [
         example(
@@ -127,7 +127,7 @@ def test_numbers_are_given_in_the_declared_type(alike: bool) -> None:
     assert columns["s"].row(7).tolist() == [7.0] * 3
 
 
-def test_a_missing_feature_takes_its_default_row_by_row() -> None:
+def test_a_missing_feature_takes_its_default_row_by_row():
     full = {
         "n": feature("int", [5]),
         "x": feature("float", [1, 2]),
@@ -150,7 +150,7 @@ def test_a_missing_feature_takes_its_default_row_by_row() -> None:
 
 
 @given(st.integers(0, 39))
-def test_one_bad_record_among_many_is_the_only_one(at: int) -> None:
+def test_one_bad_record_among_many_is_the_only_one(at):
     payloads = [example({"x": feature("int", [k])}) for k in range(40)]
     for broken in (feature("float", [1]), feature("int", [200]), feature("int", [1, 2]), b""):
         mixed = [*payloads[:at], example({"x": broken}), *payloads[at + 1 :]]
@@ -160,7 +160,7 @@ def test_one_bad_record_among_many_is_the_only_one(at: int) -> None:
         assert others.tolist() == [k for k in range(40) if k != at]
 
 
-def test_later_entries_win_and_pieces_are_joined() -> None:
+def test_later_entries_win_and_pieces_are_joined():
     twice = [("x", feature("int", [1])), ("x", feature("int", [2]))]
     split = [("x", feature("int", [1]) + feature("int", [2], False))]
     other = [("x", feature("float", [1]) + feature("int", [3]))]
@@ -177,7 +177,7 @@ def test_later_entries_win_and_pieces_are_joined() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_sequence_examples_give_steps_and_context(steps: list[int], packed, mixed) -> None:
+def test_sequence_examples_give_steps_and_context(steps, packed, mixed):
     wanted = {
         "frames": Feature("sequence", "float32", (3,)),
         "tokens": Feature("sequence", "int64"),
@@ -203,7 +203,7 @@ def test_sequence_examples_give_steps_and_context(steps: list[int], packed, mixe
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> None:
+def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw):
     wanted = {"": Feature("sequence", "int64", (), [], True)}
     columns, faults = parse([raw] * 20, wanted)
     assert len(faults) in (0, 20)
@@ -211,7 +211,7 @@ def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> 
 
 
 @pytest.mark.parametrize("lengths", ["same", "different", "steps"])
-def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> None:
+def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths):
     """A form must never take a record for what the walker does not see in it."""
     wanted = {
         "n": LABEL,
@@ -259,13 +259,13 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> No
         (Feature("sequence", "float32", (0,)), "a step of shape [0] holds nothing"),
     ],
 )
-def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) -> None:
+def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text):
     with pytest.raises(ValueError, match=r"feature 'x'") as caught:
         ExampleParser({"x": wanted})
     assert text in str(caught.value)
 
 
-def test_a_length_of_many_bytes_is_never_a_place_outside_of_the_buffer() -> None:
+def test_a_length_of_many_bytes_is_never_a_place_outside_of_the_buffer():
     def record(length: bytes) -> bytes:
         numbers = field(3, b"\x0a" + length + b"\x07")
         return example([("x", numbers), ("y", feature("int", [1]))])
@@ -277,7 +277,7 @@ def test_a_length_of_many_bytes_is_never_a_place_outside_of_the_buffer() -> None
     assert [(row, reason) for row, (reason, _) in faults.items()] == [(20, "corrupt_record")]
 
 
-def test_records_of_more_forms_than_are_remembered_give_their_values() -> None:
+def test_records_of_more_forms_than_are_remembered_give_their_values():
     wanted = {"x": LABEL}
     parser = ExampleParser(wanted)
     for first in (0, 40, 0):

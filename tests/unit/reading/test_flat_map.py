@@ -1,7 +1,5 @@
 """One example becomes several rows, which plain Python would make in the same order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

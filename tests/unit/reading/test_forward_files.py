@@ -6,7 +6,6 @@ import gzip
 import io
 import uuid
 import zlib
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -36,7 +35,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("byte", [0, 1, 1_100_000, len(CONTENT)])
-def test_the_content_is_read_from_a_byte_on(tmp_path: Path, name: str, byte: int) -> None:
+def test_the_content_is_read_from_a_byte_on(tmp_path, name, byte):
     (tmp_path / name).write_bytes(KINDS[name](CONTENT))
     (file,) = resolve([str(tmp_path / name)])
     with open_forward(file, byte) as stream:
@@ -61,7 +60,7 @@ class Unsized(AbstractBufferedFile):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_remote_files_are_read_from_a_byte_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_files_are_read_from_a_byte_on(name, monkeypatch):
     path = f"memory://{uuid.uuid4().hex}/{name}"
     with fsspec.open(path, "wb") as sink:
         sink.write(KINDS[name](CONTENT))
@@ -72,7 +71,7 @@ def test_remote_files_are_read_from_a_byte_on(name: str, monkeypatch: pytest.Mon
             assert b"".join(Lines(stream, byte)) == CONTENT[byte:]
 
 
-def test_lines_have_no_byte_order_mark_and_know_their_ends() -> None:
+def test_lines_have_no_byte_order_mark_and_know_their_ends():
     lines = Lines(io.BytesIO(b"\xef\xbb\xbfa\r\nb\n\xef\xbb\xbfc"))
     assert [(line, lines.byte) for line in lines] == [
         (b"a\r\n", 6),
@@ -81,7 +80,7 @@ def test_lines_have_no_byte_order_mark_and_know_their_ends() -> None:
     ]
 
 
-def test_a_line_over_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_line_over_the_limit_is_damage(monkeypatch, tmp_path):
     monkeypatch.setattr(forward_files, "MOST_LINE", 9)
     monkeypatch.setattr(jsonl, "MOST_LINE", 9)
     assert list(Lines(io.BytesIO(b"12345678\n1"))) == [b"12345678\n", b"1"]
@@ -102,8 +101,8 @@ def test_a_line_over_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ("damaged", "sound"), [(slice(-3, -2), 1000), (slice(80_000, 80_100), 449)]
 )
 def test_a_damaged_file_gives_the_records_before_the_damaged_piece_wherever_reading_begins(
-    tmp_path: Path, name: str, damaged: slice, sound: int
-) -> None:
+    tmp_path, name, damaged, sound
+):
     """The checksum at the end is wrong, or some bytes in the middle."""
     rng = np.random.default_rng(0)
     lines = [b'{"n": %d, "x": "%s"}\n' % (n, rng.bytes(150).hex().encode()) for n in range(1000)]

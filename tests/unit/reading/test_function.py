@@ -68,7 +68,7 @@ def indexed(name: str, *args: Any, **more: Any) -> Any:
     return opened("indexed", **options, **more)
 
 
-def test_shards_are_streams() -> None:
+def test_shards_are_streams():
     reader = opened("function", function=HERE + "sharded", args=[10], shards=3)
     assert reader.streams == 3
     assert all_of(reader) == want(10, 3, 0) + want(10, 3, 1) + want(10, 3, 2)
@@ -90,7 +90,7 @@ class Endless:
 
 
 @pytest.mark.parametrize("length", [2**50, sys.maxsize])
-def test_a_sequence_may_be_longer_than_any_memory(length: int) -> None:
+def test_a_sequence_may_be_longer_than_any_memory(length):
     reader = indexed("Endless", length)
     assert reader.length == length
     chunk = reader.take(np.array([2**49 + 3, 1, length - 1]))
@@ -115,7 +115,7 @@ def together(n: int) -> Together:
     return Together(listed(n))
 
 
-def test_an_object_with_getitems_is_read_by_lists_and_a_row_that_fails_is_named() -> None:
+def test_an_object_with_getitems_is_read_by_lists_and_a_row_that_fails_is_named():
     bad = BadRecords(skip=True)
     reader = indexed("together", 8, bad=bad)
     assert examples(reader.take(np.array([6, 2]))) == [want(8)[6], want(8)[2]]
@@ -135,14 +135,14 @@ class Meeting(list):
         return super().__getitem__(number)
 
 
-def test_io_threads_read_rows_at_once_and_keep_their_order() -> None:
+def test_io_threads_read_rows_at_once_and_keep_their_order():
     features = {"n": Feature("scalar", "int64"), "x": Feature("sequence", "float32")}
     reader = indexed("Meeting", features=features, io_threads=4)
     assert examples(reader.take(slice(0, 4))) == want(4)
 
 
 @pytest.mark.parametrize("at", [1, 8])
-def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at: int) -> None:
+def test_an_exception_of_a_generator_is_reported_and_ends_the_stream(at):
     reader = opened("function", function=HERE + "broken", args=[at])
     with pytest.raises(
         DataError, match=rf"broken, record {at}: it raised KeyError: 'no such"
@@ -173,7 +173,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("step", [1, 7, 64])
-def test_a_replay_goes_on_wherever_reads_were_cut(step: int) -> None:
+def test_a_replay_goes_on_wherever_reads_were_cut(step):
     """The bad examples before that place are counted once: where they were first read."""
     CALLS[:] = [with_texts(100) for _ in range(9)]
     given: dict[str, Any] = {"function": HERE + "changing", "features": TEXTS}
@@ -204,9 +204,7 @@ def test_a_replay_goes_on_wherever_reads_were_cut(step: int) -> None:
         (None, r"it raised KeyError: 'no such thing'", 5),
     ],
 )
-def test_other_examples_of_a_later_call_stop_the_feed(
-    others: list[Any] | None, what: str, taken: int, skip: bool
-) -> None:
+def test_other_examples_of_a_later_call_stop_the_feed(others, what, taken, skip):
     took = 0
 
     def counted() -> Iterator[Any]:
@@ -228,7 +226,7 @@ def test_other_examples_of_a_later_call_stop_the_feed(
     assert took <= taken + 1, "the thread takes at most one of a queue beyond the other one"
 
 
-def test_a_replay_is_told_and_uses_the_examples_that_show_the_columns() -> None:
+def test_a_replay_is_told_and_uses_the_examples_that_show_the_columns():
     CALLS[:] = [generated(900), generated(900)]
     _, position = opened("function", function=HERE + "changing").read(0, b"", 800)
     told = list[str]()
@@ -241,7 +239,7 @@ def test_a_replay_is_told_and_uses_the_examples_that_show_the_columns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_that_a_generator_forks_ends_where_it_yields() -> None:
+def test_a_child_that_a_generator_forks_ends_where_it_yields():
     features = {"child": Feature("scalar", "int64")}
     chunk, _ = opened("function", function=HERE + "forking", features=features).read(0, b"", 1)
     (row,) = examples(chunk)

@@ -13,7 +13,7 @@ def infer_fields(rows: list[dict]) -> dict[str, Field]:
     return example_rows.infer_fields((f"example {i}", row) for i, row in enumerate(rows))
 
 
-def test_dimensions_that_differ_vary_and_numbers_widen() -> None:
+def test_dimensions_that_differ_vary_and_numbers_widen():
     rows = [
         {"a": 1, "b": [1, 2], "c": "x", "d": [[1.0, 2.0]], "e": np.float32(1)},
         {"a": 2.5, "b": [3, 4], "c": b"y", "d": [[1.0, 2.0]] * 3, "f": True},

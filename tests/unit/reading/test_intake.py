@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ def numbered(n: int) -> Pipeline:
     return hs.from_examples([{"i": i, "y": i % 2, "w": 1.0 + i % 2} for i in range(n)])
 
 
-def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_path: Path):
+def test_a_group_of_the_source_is_read_whole_though_bad_records_lie_in_it(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join("{oops\n" if i % 9 == 4 else f'{{"w": {i}}}\n' for i in range(100)))
     pipeline = hs.read_jsonl(str(path), {"w": hs.scalar("float64")})
@@ -64,7 +63,7 @@ def test_bad_examples_are_counted_by_reason_and_bounded_over_all_reasons():
         intake.end()
 
 
-def test_a_source_with_a_column_that_no_batch_can_hold_is_refused(tmp_path: Path) -> None:
+def test_a_source_with_a_column_that_no_batch_can_hold_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text(",x\n1,2\n")
     source = hs.read_csv(str(tmp_path / "a.csv"))
     with pytest.raises(DataError, match=r"the source has a column named ''"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ def write(path: Any, *lines: Any) -> str:
     return readers.write(path, "".join(f"{text}\n" for text in texts))
 
 
-def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path) -> None:
+def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path):
     path = tmp_path / "a"
     content = b'\xef\xbb\xbf{"a": 1}\r\n\n \t \r\n{"a": 2}\n\n{"a": 3}'
     path.write_bytes(content)
@@ -40,9 +39,7 @@ def test_blank_lines_returns_and_a_byte_order_mark_are_no_records(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 @pytest.mark.parametrize("line", [b"\0" * 7, b" \x01", b"\x1f "])
-def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
-    tmp_path: Path, name: str, line: bytes
-) -> None:
+def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(tmp_path, name, line):
     content = b'{"a": 1}\n' + line + b'\n{"a": 3}\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if name == "a.gz" else content)
     bad = BadRecords(skip=True)
@@ -53,9 +50,7 @@ def test_a_line_of_zeros_is_a_bad_record_and_no_blank_line(
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_errors_name_the_line_as_an_editor_does_wherever_reading_begins(
-    tmp_path: Path, name: str
-) -> None:
+def test_errors_name_the_line_as_an_editor_does_wherever_reading_begins(tmp_path, name):
     content = '\n{"a": 1}\n\n \n{"a": 2}\n{"a": "x", "b": 3}\n\n[]\n{"b": 4, "c": 5}\n'
     path = readers.write(tmp_path / name, content)
     a = {"a": Feature("scalar", "int64")}
@@ -73,7 +68,7 @@ def test_errors_name_the_line_as_an_editor_does_wherever_reading_begins(
 
 @settings(max_examples=some(60))
 @given(st.text("a \n\r", max_size=30), st.integers(1, 5))
-def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
+def test_lines_are_found_wherever_blocks_end(text, block):
     data = np.frombuffer(text.encode(), np.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonl, "_BLOCK", block)
@@ -93,14 +88,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @pytest.mark.parametrize(("line", "reason", "text"), BROKEN)
-def test_a_bad_line_is_named_or_skipped(
-    tmp_path: Path,
-    name: str,
-    line: str,
-    reason: str,
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_bad_line_is_named_or_skipped(tmp_path, name, line, reason, text, monkeypatch):
     monkeypatch.setattr("headrace_server.reading.example_rows.PROBED", 1)
     path = write(tmp_path / name, {"a": 1}, line, {"a": 3})
     reader = opened("jsonl", path)

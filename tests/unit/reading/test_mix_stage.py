@@ -1,7 +1,5 @@
 """Changed weights of a mix hold from a place among its examples, whenever they become known."""
 
-from __future__ import annotations
-
 from headrace_server.reading.stages.mix import Mix
 
 DECLARED = [[0, [1.0, 0.0]], [50, [0.5, 0.5]]]

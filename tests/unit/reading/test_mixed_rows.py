@@ -1,7 +1,5 @@
 """Ends, waits and bounds of a mix; the drawn combinations compare its rows with the reference."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -26,7 +26,7 @@ def saved(array: np.ndarray) -> np.ndarray:
     ),
     st.booleans(),
 )
-def test_arrays_saved_by_numpy_are_read_back(array: np.ndarray, fortran: bool) -> None:
+def test_arrays_saved_by_numpy_are_read_back(array, fortran):
     if fortran:
         array = np.asfortranarray(array)
     got = npy_array(saved(array))
@@ -36,7 +36,7 @@ def test_arrays_saved_by_numpy_are_read_back(array: np.ndarray, fortran: bool) -
 
 
 @pytest.mark.parametrize("text", ["-" * 0x2000, "~" * 9000])
-def test_a_header_that_is_nested_too_deeply_is_refused(text: str) -> None:
+def test_a_header_that_is_nested_too_deeply_is_refused(text):
     header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
     with pytest.raises(ValueError, match="its header is nested too deeply"):
         npy_array(np.frombuffer(header, np.uint8))

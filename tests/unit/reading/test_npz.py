@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def write(path: Any, save: Any = np.savez, **arrays: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_every_array_is_a_column(tmp_path: Path, save: Any) -> None:
+def test_every_array_is_a_column(tmp_path, save):
     reader = opened("npz", write(tmp_path / "a.npz", save, **ARRAYS))
     assert isinstance(reader, IndexedSource)
     assert reader.fields["x"] == Field("float32", (2, 2))
@@ -56,7 +55,7 @@ def test_every_array_is_a_column(tmp_path: Path, save: Any) -> None:
     assert all_of(reader) == WANT
 
 
-def test_arrays_are_mapped_and_not_read(tmp_path: Path) -> None:
+def test_arrays_are_mapped_and_not_read(tmp_path):
     reader = opened("npz", write(tmp_path / "a.npz", n=np.arange(1000)))
     column = reader.take(slice(10, 20)).columns["n"]
     assert isinstance(column, np.ndarray)
@@ -64,7 +63,7 @@ def test_arrays_are_mapped_and_not_read(tmp_path: Path) -> None:
     assert not column.flags.owndata
 
 
-def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
+def test_offsets_make_ragged_columns(tmp_path):
     path = write(
         tmp_path / "a.npz",
         audio=np.arange(12, dtype=np.float32).reshape(6, 2),

@@ -24,7 +24,7 @@ from tests.unit.readers import all_of, examples, opened
 from tests.unit.reading.test_arrow import write
 
 
-def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> None:
+def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path):
     path = tmp_path / "a"
     source = pa.table({"x": np.arange(9)})
     pq.write_table(source, path, row_group_size=3, use_dictionary=False, compression="gzip")
@@ -42,9 +42,7 @@ def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> Non
     assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
 
 
-def test_the_next_row_group_is_decoded_while_rows_of_this_one_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_row_group_is_decoded_while_rows_of_this_one_are_used(tmp_path, monkeypatch):
     """Rows at random places decode only the groups that they lie in."""
     decoded = queue.Queue[int]()
     table = parquet._table
@@ -82,9 +80,7 @@ def _steps(lengths: list[int]) -> pa.Table:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 12))
-def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(
-    lengths: list[int], group: int
-) -> None:
+def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(lengths, group):
     with TemporaryDirectory() as directory:
         path = write(Path(directory) / "a", _steps(lengths), "parquet", rows=group)
         reader = opened("parquet", path, group_by="episode")
@@ -101,7 +97,7 @@ def test_neighbouring_rows_of_one_value_are_an_example_over_row_groups(
         ]
 
 
-def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_path: Path) -> None:
+def test_a_value_that_comes_again_and_another_file_begin_another_example(tmp_path):
     rows = pa.table({"key": ["a", "a", "b", "a"], "x": [1, 2, 3, 4]})
     paths = [write(tmp_path / name, rows, "parquet") for name in "ab"]
     features = {"x": Feature("sequence", "int32", ())}

@@ -15,7 +15,7 @@ def open_in(directory: Path) -> int:
     return sum(link.startswith(f"{directory.resolve()}/") for link in links)
 
 
-def test_few_files_are_open_at_once_and_none_after_close(tmp_path: Path) -> None:
+def test_few_files_are_open_at_once_and_none_after_close(tmp_path):
     for i in range(9):
         (tmp_path / f"{i}.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 3))
     reader = opened("jsonl", tmp_path / "*.gz")

@@ -10,7 +10,6 @@ import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,7 +82,7 @@ _FILES: dict[str, tuple[str, Callable[[io.BytesIO], object]]] = {
 
 
 @pytest.mark.parametrize("name", _FILES)
-def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_a_data_error_or_gives_other_rows(name, tmp_path):
     kind, write = _FILES[name]
     whole = io.BytesIO()
     write(whole)
@@ -121,7 +120,7 @@ _MANY = {
 
 
 @pytest.mark.parametrize("name", _MANY)
-def test_no_source_keeps_a_file_open_for_each_of_its_files(name: str, tmp_path: Path) -> None:
+def test_no_source_keeps_a_file_open_for_each_of_its_files(name, tmp_path):
     kind, write = _MANY[name]
     for i in range(2 * MOST_OPEN):
         with open(tmp_path / f"{i}.{name.rpartition(' ')[2]}", "wb") as file:
@@ -158,9 +157,7 @@ _ALIKE: dict[str, tuple[str, dict[str, Any], tuple[bytes, ...]]] = {
 
 
 @pytest.mark.parametrize("name", _ALIKE)
-def test_a_file_that_changed_with_its_size_and_time_alike_is_noticed_by_its_index(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_file_that_changed_with_its_size_and_time_alike_is_noticed_by_its_index(name, tmp_path):
     kind, more, contents = _ALIKE[name]
     before, after = contents
     assert len(before) == len(after)
@@ -176,9 +173,7 @@ def test_a_file_that_changed_with_its_size_and_time_alike_is_noticed_by_its_inde
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_pyarrow_is_named_with_the_line_that_installs_it(kind, monkeypatch):
     for name in ("arrow", "parquet"):
         monkeypatch.delitem(sys.modules, f"{sources.__name__}.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

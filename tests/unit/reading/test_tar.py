@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +28,7 @@ def packed(*members: tuple[str, bytes], style: int = tarfile.GNU_FORMAT) -> byte
     return content.getvalue()
 
 
-def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:
+def test_entries_that_belong_to_no_example_are_skipped(tmp_path):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name, kind in (
@@ -56,9 +55,7 @@ def test_entries_that_belong_to_no_example_are_skipped(tmp_path: Path) -> None:
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
     st.sampled_from(["a.tar", "a.tar.gz"]),
 )
-def test_a_packed_archive_is_read_from_any_position(
-    files: list[tuple[str, bytes]], style: int, name: str
-) -> None:
+def test_a_packed_archive_is_read_from_any_position(files, style, name):
     listed = [(f"{i}/x{stem.strip('/')}.bin", data) for i, (stem, data) in enumerate(files)]
     path = write(f"memory://{uuid.uuid4().hex}/{name}", packed(*listed, style=style))
     features = {"__key__": Feature("scalar", "bytes"), "bin": Feature("scalar", "bytes")}
@@ -70,9 +67,7 @@ CLS = {"cls": Feature("scalar", "int64")}
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_the_error_of_a_truncated_archive_says_that_it_is_cut_off(
-    tmp_path: Path, name: str
-) -> None:
+def test_the_error_of_a_truncated_archive_says_that_it_is_cut_off(tmp_path, name):
     content = packed(*[(f"{i}.cls", b"%d" % i) for i in range(3)])
     for cut in (100, 512, 600, 1024, 1100, 1536, 3 * 1024 - 1, 3 * 1024):
         path = write(tmp_path / name, content[:cut])
@@ -89,7 +84,7 @@ def test_the_error_of_a_truncated_archive_says_that_it_is_cut_off(
         assert bad.counts == {"truncated_file": 1}
 
 
-def test_a_damaged_header_ends_the_archive_loudly(tmp_path: Path) -> None:
+def test_a_damaged_header_ends_the_archive_loudly(tmp_path):
     content = bytearray(packed(*[(f"{i}.cls", b"%d" % i) for i in range(4)]))
     content[2048 + 5] ^= 255
     path = write(tmp_path / "a", bytes(content))
@@ -101,9 +96,7 @@ def test_a_damaged_header_ends_the_archive_loudly(tmp_path: Path) -> None:
     assert bad.counts == {"corrupt_file": 1}
 
 
-def test_an_example_of_a_whole_archive_is_not_held_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_of_a_whole_archive_is_not_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_COLUMNS", 5)
     frames = [(f"frame.{i:04}.jpg", b"x") for i in range(9)]
     path = write(tmp_path / "a", packed(("1.cls", b"1"), *frames, ("3.cls", b"3")))

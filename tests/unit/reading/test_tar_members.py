@@ -17,7 +17,7 @@ def walked(archive: bytes, byte: int = 0) -> list[tuple[Member, bytes]]:
 
 
 @pytest.mark.parametrize("size", ["9" * 30, "1" * 16, "²"])
-def test_a_size_that_no_archive_has_is_damage(size: str) -> None:
+def test_a_size_that_no_archive_has_is_damage(size):
     info = tarfile.TarInfo("a")
     info.pax_headers = {"size": size}
     with pytest.raises(Damaged, match=r"gives the size|cut off at byte 2048"):

@@ -85,9 +85,7 @@ def readable(path: Path, bad: BadRecords | None = None) -> tuple[list[dict], str
     return got, ""
 
 
-def test_a_truncated_file_is_refused_with_the_place_or_gives_its_whole_records(
-    tmp_path: Path,
-) -> None:
+def test_a_truncated_file_is_refused_with_the_place_or_gives_its_whole_records(tmp_path):
     raw = b"".join(map(frame, SMALL))
     path = tmp_path / "cut"
     for size in range(1, len(raw)):
@@ -105,7 +103,7 @@ def test_a_truncated_file_is_refused_with_the_place_or_gives_its_whole_records(
             assert rest in str(caught.value)
 
 
-def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
+def test_any_byte_that_changes_is_found(tmp_path):
     raw = b"".join(map(frame, SMALL))
     path = tmp_path / "changed"
     for at in range(len(raw)):
@@ -121,7 +119,7 @@ def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
         assert bad.counts == {"corrupt_file" if header else "corrupt_record": 1}
 
 
-def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[str]) -> None:
+def test_damage_in_one_file_does_not_touch_the_next(tmp_path, three):
     raw = Path(three[0]).read_bytes()
     Path(three[0]).write_bytes(raw[:-1])
     bad = BadRecords(skip=True)
@@ -131,7 +129,7 @@ def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[
     assert bad.counts == {"truncated_file": 1}
 
 
-def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch) -> None:
+def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch):
     seen: list[int] = []
     checked = tfrecord.bad_payloads
 
@@ -148,7 +146,7 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
     assert seen == [50, 150]
 
 
-def test_a_record_that_breaks_a_rule_is_named_and_can_be_skipped(tmp_path: Path) -> None:
+def test_a_record_that_breaks_a_rule_is_named_and_can_be_skipped(tmp_path):
     payloads = [payload(n) for n in range(50)]
     payloads[20] = example({"n": feature("float", [1])})
     payloads[30] = b"\xff"
@@ -173,7 +171,7 @@ def compressed(kind: str, raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_compressed_files_are_streams_from_any_position(tmp_path, kind) -> None:
+def test_compressed_files_are_streams_from_any_position(tmp_path, kind):
     raw = b"".join(frame(payload(n)) for n in range(100))
     path = tmp_path / "any.name"
     path.write_bytes(compressed(kind, raw))
@@ -189,7 +187,7 @@ def test_compressed_files_are_streams_from_any_position(tmp_path, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) -> None:
+def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path, kind):
     raw = compressed(kind, b"".join(map(frame, SMALL)))
     path = tmp_path / f"cut.{kind}"  # few bytes do not show what they are
     for size in range(1, len(raw)):
@@ -204,7 +202,7 @@ def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
-def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, kind) -> None:
+def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, kind):
     raw = compressed(kind, b"".join(map(frame, SMALL)))
     path = tmp_path / "changed"
     for at in range(len(raw)):
@@ -218,7 +216,7 @@ def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, ki
 
 
 @pytest.mark.parametrize("kind", ["plain", "gzip"])
-def test_remote_files_are_read_as_local_ones(kind: str, tmp_path: Path) -> None:
+def test_remote_files_are_read_as_local_ones(kind, tmp_path):
     memory = fsspec.filesystem("memory")
     for k, part in enumerate((range(30), range(30, 80))):
         raw = b"".join(frame(payload(n)) for n in part)
@@ -254,7 +252,7 @@ def tf():  # type: ignore[no-untyped-def]
 @given(
     written=st.lists(messages(), min_size=1, max_size=4), way=st.sampled_from(["", "GZIP", "ZLIB"])
 )
-def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, written, way) -> None:
+def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path, written, way):
     path = str(tmp_path / "records")
     with tf.io.TFRecordWriter(path, way) as out:
         for record, _ in written * 9:
@@ -273,7 +271,7 @@ def test_any_legal_message_is_read_as_tensorflow_reads_it(tf, tmp_path: Path, wr
 
 
 @pytest.mark.tf
-def test_sequence_examples_written_by_tensorflow_are_read(tf, tmp_path: Path) -> None:
+def test_sequence_examples_written_by_tensorflow_are_read(tf, tmp_path):
     def steps(n: int):
         ints = [tf.train.Feature(int64_list=tf.train.Int64List(value=[i])) for i in range(n)]
         return tf.train.FeatureList(feature=ints)

@@ -30,9 +30,7 @@ def written(directory: Path, *counts: int, dtype: str = "uint16") -> str:
     size=st.integers(1, 7),
     shift=st.integers(0, 3),
 )
-def test_windows_and_lanes_are_slices_of_their_file(
-    tmp_path: Path, counts: list[int], size: int, shift: int
-) -> None:
+def test_windows_and_lanes_are_slices_of_their_file(tmp_path, counts, size, shift):
     for old in tmp_path.glob("*.bin"):
         old.unlink()
     paths = written(tmp_path, *counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +17,7 @@ from tests.patience import eventually
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_stopping_server_refuses_trainers_only_where_no_other_goes_on(
-    durable: bool, tmp_path: Path
-) -> None:
+def test_a_stopping_server_refuses_trainers_only_where_no_other_goes_on(durable, tmp_path):
     pipeline = hs.from_examples([{"i": 1}]).batch(1)
     feed = FeedConfig("f", pipeline.declaration(), (), 1)
     state = str(tmp_path) if durable else None

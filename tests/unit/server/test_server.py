@@ -32,9 +32,7 @@ def rows(server: hs.Server) -> list[int]:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
-def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(600)\n")
     pipeline = numbered().map("slow_to_import:f").batch(4)
@@ -50,9 +48,7 @@ def test_the_error_of_a_start_that_takes_too_long_names_what_it_waited_for(
 # What runs
 
 
-def test_more_workers_than_partitions_is_a_warning_that_names_both(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_more_workers_than_partitions_is_a_warning_that_names_both(caplog):
     caplog.set_level(logging.WARNING, "headrace.server")
     with hs.run(BATCHES, workers=3, partitions=1) as server:
         assert sorted(server.pids) == ["locator", "worker-0-0"]
@@ -60,9 +56,7 @@ def test_more_workers_than_partitions_is_a_warning_that_names_both(
     assert "workers=3 and partitions=1" in caplog.records[0].message
 
 
-def test_a_new_feed_has_a_partition_for_each_worker_and_keeps_them_in_its_state(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_new_feed_has_a_partition_for_each_worker_and_keeps_them_in_its_state(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "headrace.server")
     state = {"state_dir": tmp_path, "durability": "process"}
     with hs.run(BATCHES, workers=2, **state) as server:
@@ -125,7 +119,7 @@ print(*server.pids.values())
 """
 
 
-def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path: Path):
+def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path):
     command = [sys.executable, "-c", UNCLOSED.replace("DIRECTORY", repr(str(tmp_path)))]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -133,9 +127,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path: Path):
     assert all(gone(int(pid)) for pid in done.stdout.split())
 
 
-def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_again(tmp_path, caplog):
     """As a notebook's cell that is run three times, and then another with its address."""
     caplog.set_level(logging.WARNING, "headrace.server")
     bind = f"tcp://127.0.0.1:{free_port()}"  # that of the worker is free, too
@@ -167,7 +159,7 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
 # What outlives a server
 
 
-def test_a_feed_that_is_not_that_of_the_state_is_refused_unless_that_is_allowed(tmp_path: Path):
+def test_a_feed_that_is_not_that_of_the_state_is_refused_unless_that_is_allowed(tmp_path):
     state = tmp_path / "state"
     state.mkdir()
     hs.run(BATCHES, state_dir=state, durability="process").close()

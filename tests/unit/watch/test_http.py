@@ -82,13 +82,13 @@ def sent(service: HttpService, data: bytes) -> bytes:
     ],
     ids=["empty", "no-target", "version", "absolute", "bytes", "tls", "headers", "long"],
 )
-def test_nonsense_is_answered_so_or_cut_off(service: HttpService, data: bytes):
+def test_nonsense_is_answered_so_or_cut_off(service, data):
     answer = sent(service, data)
     assert answer == b"" or re.match(rb"HTTP/1\.1 (4|505 )", answer)
     assert asked(service)[0] == 200
 
 
-def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(hasty: HttpService):
+def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(hasty):
     begun = time.monotonic()
     with socket.create_connection(place(hasty), timeout=PATIENCE_S) as connection:
         try:
@@ -103,9 +103,7 @@ def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(hasty: HttpService):
     assert time.monotonic() - begun < PATIENCE_S / 2
 
 
-def test_slow_peers_keep_nobody_out_while_they_last(
-    service: HttpService, monkeypatch: pytest.MonkeyPatch
-):
+def test_slow_peers_keep_nobody_out_while_they_last(service, monkeypatch):
     """Each may hold a thread for ten minutes, and there are more of them than threads."""
     monkeypatch.setattr(module, "_PEER_S", 600.0)
     monkeypatch.setattr(module, "_TURN_S", 20.0)
@@ -122,9 +120,7 @@ def test_slow_peers_keep_nobody_out_while_they_last(
             connection.close()
 
 
-def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
-    service: HttpService, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_peer_that_goes_on_after_its_answer_is_cut_off(service, monkeypatch):
     monkeypatch.setattr(module, "_PEER_S", 0.3)
     with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -136,9 +132,7 @@ def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
             raise AssertionError("it was not cut off")
 
 
-def test_what_can_not_be_answered_is_an_error_and_not_the_end(
-    service: HttpService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_what_can_not_be_answered_is_an_error_and_not_the_end(service, monkeypatch, caplog):
     def broken(*of: object, **named: object) -> str:
         raise RuntimeError("a fault")
 
@@ -148,7 +142,7 @@ def test_what_can_not_be_answered_is_an_error_and_not_the_end(
     assert asked(service)[0] == 200
 
 
-def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
+def test_a_close_ends_all_threads_also_amid_a_request(service):
     with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /")
         begun = time.monotonic()
@@ -163,9 +157,7 @@ def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
     "body",
     ["Content-Length: 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"],
 )
-def test_a_request_to_change_something_or_with_a_body_changes_nothing(
-    service: HttpService, body: str
-):
+def test_a_request_to_change_something_or_with_a_body_changes_nothing(service, body):
     head = "POST /drain HTTP/1.1\r\nHost: localhost\r\n"
     answer = sent(service, f"{head}{body}".encode())
     assert answer.startswith(b"HTTP/1.1 400 ") and b"POST /drain takes no body" in answer

@@ -1,7 +1,5 @@
 """Where HTTP is to be served is checked before anything is begun."""
 
-from __future__ import annotations
-
 import pytest
 
 from headrace_proto.errors import ServerError
@@ -13,7 +11,7 @@ from headrace_server.watch.watch import Watch
     ("http", "host", "port"),
     [("127.0.0.1:8080", "127.0.0.1", 8080), ("[::1]:0", "::1", 0), ("0.0.0.0:1", "0.0.0.0", 1)],
 )
-def test_an_address_is_host_and_port(http: str, host: str, port: int):
+def test_an_address_is_host_and_port(http, host, port):
     found = http_place(http)
     assert found == (host, port)
 

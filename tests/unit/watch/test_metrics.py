@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from headrace_proto.errors import one_line
-from headrace_server.watch.metrics import METRICS, MOST, Metric, exposition
+from headrace_server.watch.metrics import METRICS, MOST, exposition
 
 from .statuses import feed, server, trainer
 
@@ -23,7 +23,7 @@ def samples(name: str, **feeds: object) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=NAMES)
-def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
+def test_a_metric_is_named_as_prometheus_wants_it(metric):
     assert re.fullmatch(r"headrace_[a-z_]+", metric.name)
     assert (metric.kind == "counter") == metric.name.endswith("_total")
     assert metric.help.endswith(".") and "\n" not in metric.help
@@ -47,14 +47,14 @@ def test_a_metric_is_named_as_prometheus_wants_it(metric: Metric):
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=NAMES)
-def test_a_metric_is_of_a_field_of_its_part_or_computed(metric: Metric):
+def test_a_metric_is_of_a_field_of_its_part_or_computed(metric):
     if isinstance(metric.value, partial):
         (path,) = metric.value.args
         assert path.partition(".")[0] in get_type_hints(metric.of)
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=NAMES)
-def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Metric):
+def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric):
     many = [trainer(n, refused={f"code{i}": 1 for i in range(300)}) for n in range(300)]
     classes = {name: list(range(300)) for name in ("accepted", "rejected", "waiting")}
     store = {"commits": 1, "since_commit_s": 2.0, "faults": ["x"]}
@@ -106,7 +106,7 @@ def parsed(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_text_stays_the_value_of_its_label(text: str):
+def test_a_hostile_text_stays_the_value_of_its_label(text):
     found = parsed(exposition(server(a=feed(trainers=[trainer(1, host=text)], dropped={text: 5}))))
     shown = one_line(text)
     assert found["headrace_rows_dropped_total", (("feed", "a"), ("reason", shown))] == 5

@@ -1,7 +1,5 @@
 """The page is whole in itself, and its policy names the script and the style that it has."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
