@@ -1,14 +1,11 @@
 """Every partition has one owner, and both directions of the rule agree."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.placement import (
-    WHOLE,
     owner_of,
     partitions_of,
-    share_of,
 )
 
 
@@ -31,10 +28,3 @@ def test_servers_with_different_numbers_of_workers_own_every_partition_once(part
                 assert owner_of(partition, workers, (index, servers)) == worker
             found += some
     assert sorted(found) == list(range(partitions))
-
-
-@pytest.mark.parametrize(
-    ("value", "share"), [("0/4", (0, 4)), ("3/4", (3, 4)), ((1, 2), (1, 2)), ([0, 1], WHOLE)]
-)
-def test_a_share_is_a_pair_or_a_text(value, share):
-    assert share_of(value) == share
