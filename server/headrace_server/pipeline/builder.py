@@ -138,12 +138,7 @@ class Pipeline:
         if other._repeated or other._order != _IN_ORDER:
             raise ValueError("concat(other): other has an order; call it on the result of concat")
         parts = self._as_part("concat", "the source"), other._as_part("concat", "other")
-        one, two = self.fields, other.fields
-        if one is not None and two is not None and one != two:
-            raise ValueError(
-                f"concat(other): other has the columns {fields_text(two)}, and this source "
-                f"{fields_text(one)}"
-            )
+        check_alike("concat", {"the source": self, "other": other})
         return replace(self._of("concat", *parts), _stages=())
 
     def _as_part(self, of: str, what: str) -> Source:
@@ -950,6 +945,18 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return "\n  .".join(self._calls)
+
+
+def check_alike(of: str, sources: Mapping[str, Pipeline]) -> None:
+    """Raise ValueError where sources have other columns, as far as they are declared."""
+    known = [(name, one.fields) for name, one in sources.items() if one.fields is not None]
+    for name, fields in known[1:]:
+        if fields != known[0][1]:
+            raise ValueError(
+                f"the sources of {of} have the same columns: {name!r} has {fields_text(fields)}, "
+                f"and {known[0][0]!r} has {fields_text(known[0][1])}; declare features= alike, "
+                "with a default where a record lacks one, or have .map or .select of each make them"
+            )
 
 
 def _balanced(given: dict[str, Plain]) -> dict[str, Plain]:

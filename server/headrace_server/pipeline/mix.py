@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Literal
 
 from headrace_proto.errors import near
-from headrace_proto.schema import Field
 
 from .argument_checks import MAX_COUNT, check_kind, checked_int, checked_number
-from .builder import Pipeline
-from .declaration import Plain, Source, Stage, fields_text
+from .builder import Pipeline, check_alike
+from .declaration import Plain, Source, Stage
 from .signatures import checking
 
 Weights = Mapping[str, float]
@@ -72,7 +71,6 @@ def _check_sources(sources: Plain) -> None:
     check_kind("sources", sources, Mapping, "a dict of names to pipelines")
     if not 0 < len(sources) <= _MAX_SOURCES:
         raise ValueError(f"sources has {len(sources)} entries; a mix has 1 to {_MAX_SOURCES}")
-    columns: tuple[str, Mapping[str, Field]] | None = None
     for name, pipeline in sources.items():
         what = f"sources[{name!r}]"
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
@@ -83,16 +81,7 @@ def _check_sources(sources: Plain) -> None:
                 f"{what} has repeat(across_batches=False): no batch ends with the epoch of a "
                 "source; call repeat() so on the mix, or leave across_batches out"
             )
-        if (fields := pipeline.fields) is None:
-            continue
-        if columns is None:
-            columns = name, fields
-        elif fields != columns[1]:
-            raise ValueError(
-                f"the sources of a mix have the same columns: {name!r} has {fields_text(fields)}, "
-                f"and {columns[0]!r} has {fields_text(columns[1])}; declare features= alike, with "
-                "a default where a record lacks one, or have .map or .select of each make them"
-            )
+    check_alike("a mix", sources)
 
 
 def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:

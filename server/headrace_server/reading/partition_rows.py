@@ -44,12 +44,10 @@ from ..pipeline.declaration import Plain, ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
 from ..shaping.mix import Schedule, suppliers, times
+from ..shaping.plan import Position
 from .chunk import ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
 from .source import IndexedSource, MixedReader, StreamSource, read_on
-
-#: Plain data that msgpack carries: an int (by number) or a list (by stream).
-Position = Plain
 
 #: Maximum number of rows that are expected ahead; their bytes have a bound of their own.
 _AHEAD_ROWS: Final = 16384
