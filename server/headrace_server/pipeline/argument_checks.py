@@ -202,13 +202,12 @@ def checked_schema(argument: str, value: object) -> Plain:
 
 def checked_ragged(argument: str, value: object) -> dict[str, str]:
     """Return the array of the offsets of each ragged column."""
-    given = check_kind(argument, value, Mapping, "a dict of a column to the array of its offsets")
-    names = checked_names(argument, list(given), None)
-    return {name: checked_name(f"{argument}[{name!r}]", given[name]) for name in names}
+    given = _mapping(argument, value, "the array of its offsets")
+    return {name: checked_name(f"{argument}[{name!r}]", array) for name, array in given.items()}
 
 
-def _mapping(argument: str, value: object) -> dict[str, Plain]:
-    given = check_kind(argument, value, Mapping, f"a dict of column to {_MAKERS}")
+def _mapping(argument: str, value: object, entry: str = _MAKERS) -> dict[str, Plain]:
+    given = check_kind(argument, value, Mapping, f"a dict of column to {entry}")
     if not 0 < len(given) <= limits.MAX_COLUMNS:
         raise ValueError(f"{argument} names {len(given)} columns; 1 to {limits.MAX_COLUMNS} can be")
     return {checked_name(f"a name in {argument}", name): entry for name, entry in given.items()}
@@ -332,12 +331,9 @@ def check_padding(
 
 
 def _sizes(value: object, known: Mapping[str, Field] | None) -> dict[str, list[int | None]]:
-    given = check_kind("pad_to", value, Mapping, "a dict of column to size")
-    if not given:
-        raise ValueError("pad_to is empty: at least one column is wanted")
     sizes = {}
-    for name, size in given.items():
-        what = f"pad_to[{checked_name('a column in pad_to', name)!r}]"
+    for name, size in _mapping("pad_to", value, "size").items():
+        what = f"pad_to[{name!r}]"
         listed = list(size) if isinstance(size, (list, tuple)) else [size]
         sizes[name] = [checked_int(what, one, 1, _MOST, or_none=len(listed) > 1) for one in listed]
         if known is None:
