@@ -42,7 +42,9 @@ def queued(counter: str) -> Iterator[dict[str, Any]]:
     """Yield each example once, in whatever call, as a queue does."""
     while True:
         taken = int(Path(counter).read_text())
-        Path(counter).write_text(str(taken + 1))
+        part = Path(f"{counter}.part")
+        part.write_text(str(taken + 1))
+        part.replace(counter)  # whole, whenever the worker is killed
         yield {"i": taken}
 
 
