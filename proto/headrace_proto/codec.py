@@ -204,13 +204,12 @@ class Registry:
                 f"a header has {len(header)} bytes; the limit is {limits.MAX_HEADER_BYTES}"
             )
         start = bytes(header[:2])
-        if self._unpackers and start and start[0] < _PACKED_BELOW:
-            unpacker = self._unpackers.get(start)
-            if unpacker is None:
-                raise ProtocolError(
-                    f"{self.name} has no packed message that begins with 0x{start.hex()}"
-                )
+        if (unpacker := self._unpackers.get(start)) is not None:
             return unpacker(bytes(header))
+        if self._unpackers and start and start[0] < _PACKED_BELOW:
+            raise ProtocolError(
+                f"{self.name} has no packed message that begins with 0x{start.hex()}"
+            )
         values = unpack(header)
         if not isinstance(values, list) or not values:
             raise ProtocolError("a header is a list that starts with its op")

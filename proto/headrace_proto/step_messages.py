@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -30,8 +30,7 @@ from .record import record
 FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
 
 
-@record
-class Save:
+class Save(NamedTuple):
     """The commit of a batch with states.  They are one block, in order."""
 
     token: Count
@@ -47,8 +46,7 @@ class Get(NamedTuple):
     epoch: Count = 0
 
 
-@record
-class Step:
+class Step(NamedTuple):
     """A trainer commits, frees memory, returns batches, and asks for others."""
 
     session: Count
@@ -119,6 +117,9 @@ _numbers_of = attrgetter(
     *("request", "token", "partition", "number", "turn_epoch", "turn_index", "epoch", "rows"),
     *("nbytes", "bucket", "empty", "offset", "frame", "copy_out", "live"),
 )
+#: Make a named tuple of a tuple; the constructor takes the fields one by one.
+_new = tuple.__new__
+_new_get = partial(_new, Get)
 #: Maximum nesting within a field of a message.
 _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 1
 #: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
@@ -223,30 +224,29 @@ def _unpack_step(data: bytes) -> Step:
         listed = []
         for _ in range(saves):
             token, frame, length = _SAVE.unpack_from(data, at)
-            _bounded("Save.token", (token,))
+            if token > limits.MAX_COUNT:
+                _bounded("Save.token", (token,))
             start = at + _SAVE.size
             at = start + length
             if at > size:
                 raise _short("Save", data)
-            listed.append(Save(token, frame, _unpack_columns(data[start:at])))
+            listed.append(_new(Save, (token, frame, _unpack_columns(data[start:at]))))
     except struct.error:
         raise _short("Step", data) from None
     if at != size:
         raise _short("Step", data)
-    _bounded("a packed Step", (session, *numbers))
+    if max(session, *numbers, 0) > limits.MAX_COUNT:
+        _bounded("a packed Step", (session, *numbers))
     released += commits
     returned += released
     withdrawn += returned
     asked = numbers[withdrawn:]
-    return Step(
-        session,
-        numbers[:commits],
-        numbers[commits:released],
-        numbers[released:returned],
-        numbers[returned:withdrawn],
-        tuple(map(Get, asked[::3], asked[1::3], asked[2::3])),
-        tuple(listed),
+    listed_gets = tuple(map(_new_get, zip(asked[::3], asked[1::3], asked[2::3], strict=True)))
+    lists = (
+        *(numbers[:commits], numbers[commits:released]),
+        *(numbers[released:returned], numbers[returned:withdrawn]),
     )
+    return _new(Step, (session, *lists, listed_gets, tuple(listed)))
 
 
 def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[int, ...], int]:
@@ -356,7 +356,7 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     columns, place = _unpack_columns(data[columns_at:place_at]), data[place_at:name_at]
     flags = copy_out == 1, live == 1
     fields = *numbers[:9], columns, place, *numbers[9:], *flags, segment
-    return tuple.__new__(Given, fields), end  # its constructor takes one by one
+    return _new(Given, fields), end
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)

@@ -16,7 +16,6 @@ from headrace_server.leasing.words import ANYONE, Batch, Outlook, Slot
 from headrace_server.making.segment_block import write_strings
 from headrace_server.making.slab import Slab
 from headrace_server.partition.composition import compose
-from headrace_server.partition.partition_run import Payload
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.chunk import BadRecords
 from tests.unit.readers import opened_source
@@ -126,7 +125,7 @@ class Player(Place):
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
         """Save all states of a batch; return the partition's fault."""
         block, columns = self.block(states or {})
-        return self.feed.commit(taken.batch, next(self.tokens), Payload(columns, block))
+        return self.feed.commit(taken.batch, next(self.tokens), (columns, block))
 
     def flush(self, taken: Taken, rows: list[int], states: Mapping[str, Any]) -> None:
         block, columns = self.block(states)

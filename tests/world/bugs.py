@@ -67,9 +67,9 @@ def answered_before_stored():
 
 def returned_batch_lost():
     def end(self, lease):
-        lease.session.leases.pop(lease.token, None)
-        self.port.gone(lease.batch)
-        self._look(lease.cell)
+        lease.holder.leases.pop(lease.token, None)
+        self.port.gone(lease)
+        self._look(self._cells[lease.partition])
 
     return patched(Desk, _end=end)
 

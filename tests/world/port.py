@@ -57,6 +57,9 @@ class Port:
             return lambda session, *what: self.sent.append((session, kind(*what)))
         raise AttributeError(name)
 
+    def give(self, session, batch, live):
+        self.sent.append((session, Give(batch.request, batch.token, batch, live)))
+
     def committed(self, partition, token, rows):
         self.log.append(("commit", partition))
 
@@ -80,7 +83,6 @@ _KINDS = {
     "welcome": Welcome,
     "refuse": Refused,
     "unknown": Unknown,
-    "give": Give,
     "idle": Idle,
     "over": Over,
     "answer": Answer,

@@ -25,7 +25,6 @@ from ..files.manifest import DataFile
 from ..leasing.words import ANYONE, Batch, Outlook, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose
-from ..partition.partition_run import Payload
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
 from ..reading.chunk import BadRecords
@@ -113,7 +112,7 @@ class LocalFeed:
                     for name, slot in zip(self.run.schema, made.body.slots, strict=True)
                     if name.startswith("state:")
                 ]
-            payload = Payload(states, block)
+            payload = states, block
         self._token += 1
         if fault := self.run.commit(made, self._token, payload):
             raise AssertionError(fault)

@@ -162,7 +162,7 @@ class _Session:
     slot: Slot
     seen: float
     since: Token  # the last one before it began; a later one that is not in leases is void
-    leases: dict[Token, _Lease] = field(default_factory=dict)
+    leases: dict[Token, Batch] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
     latest: int = -1  # the largest number of a request
     idle: int = 0  # requests that were told Idle
@@ -191,16 +191,6 @@ class _Over(NamedTuple):
     partition: int
     epoch: int  # -1: nothing more at all
     also: tuple[int, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Lease:
-    token: Token
-    batch: Batch
-    session: _Session
-    cell: _Cell
-    request: int
-    since: float
 
 
 class Desk:
@@ -491,10 +481,10 @@ class Desk:
             claims += [(token, batch, session, True, load) for token, batch, load in hello.commits]
         claims.sort(key=lambda claim: claim[0])
         stale: set[Token] = set()
-        leases: dict[tuple[int, int, bytes], _Lease] = {}
+        leases: dict[tuple[int, int, bytes], Batch] = {}
         if any(token not in session.leases for token, _, session, _, _ in claims):
             everyone = self.sessions.values()
-            leases = {one.batch.name: one for of in everyone for one in of.leases.values()}
+            leases = {one.name: one for of in everyone for one in of.leases.values()}
         for token, batch, session, committed, payload in claims:
             batch.slot = session.slot
             there = token in session.leases
@@ -511,26 +501,30 @@ class Desk:
         session: _Session,
         token: Token,
         batch: Batch,
-        leases: dict[tuple[int, int, bytes], _Lease],
+        leases: dict[tuple[int, int, bytes], Batch],
     ) -> bool:
         """Lease a batch under a token that it had, if nobody has a later one."""
         cell = self._cells.get(batch.partition)
         if cell is None or token > self._token:  # which nobody was given
             return False
         rival = leases.get(batch.name)
-        if rival is not None and rival.session.leases.get(rival.token) is rival:
+        if rival is not None and rival.holder.leases.get(rival.token) is rival:
             if rival.token > token or token >= self._since:  # only recovery can settle that
                 return False
-            del rival.session.leases[rival.token]
+            del rival.holder.leases[rival.token]
             self._forget_early(rival)
-            batch = rival.batch
+            batch = rival
         elif (waiting := self._take_out(cell, batch)) is not None:
             batch = waiting
         elif not cell.one.reclaim(batch):
             return False
-        lease = _Lease(token, batch, session, cell, 0, self._now)
-        leases[batch.name] = session.leases[token] = lease
+        leases[batch.name] = self._lease(batch, token, session, 0)
         return True
+
+    def _lease(self, batch: Batch, token: Token, session: _Session, request: int) -> Batch:
+        batch.token, batch.holder, batch.request, batch.since = token, session, request, self._now
+        session.leases[token] = batch
+        return batch
 
     @staticmethod
     def _take_out(cell: _Cell, batch: Batch) -> Batch | None:
@@ -548,19 +542,19 @@ class Desk:
         gets = {request: (partition, epoch) for request, partition, epoch in hello.gets}
         kept = {of[0] for of in (*hello.held, *hello.commits)}
         again = []
-        for token, lease in list(session.leases.items()):
-            if token not in kept and lease.request in gets:
-                del gets[lease.request]
-                again.append(lease)  # it was lost on the way
+        for token, batch in list(session.leases.items()):
+            if token not in kept and batch.request in gets:
+                del gets[batch.request]
+                again.append(batch)  # it was lost on the way
             elif token not in kept:
-                self._end(lease)
+                self._end(batch)
         self._forget_requests(session)
         places = {n: self._next_turn(cell, session.slot) for n, cell in self._cells.items()}
         void = [token for token, *_ in hello.held if token in stale]
         self.port.welcome(session.name, places, void, others, hello.run)
-        for lease in again:
+        for batch in again:
             self.counts["redelivered"] += 1
-            self._send(lease)
+            self._send(session, batch)
         session.latest = max(session.latest, *gets, -1)
         for number in sorted(gets):
             partition, epoch = gets[number]
@@ -635,8 +629,8 @@ class Desk:
         elif (session := self.sessions.pop(name, None)) is not None:
             session.greeting = None
             self._forget_requests(session)
-            for lease in list(session.leases.values()):
-                self._end(lease)
+            for batch in list(session.leases.values()):
+                self._end(batch)
             for cell in self._cells.values():
                 if cell.one.voids:
                     self._void(session, cell)
@@ -653,11 +647,12 @@ class Desk:
             self._commit(session, token, payload)
 
     def _commit(self, session: _Session, token: Token, payload: object) -> None:
-        lease = session.leases.get(token)
-        if lease is None:
+        batch = session.leases.get(token)
+        if batch is None:
             self._commit_again(session, token)
             return
-        batch, cell = lease.batch, lease.cell
+        partition = batch.partition
+        cell = self._cells[partition]
         if cell is self._busy:
             self._deferred.append((self._commit, (session, token, payload)))
             return
@@ -665,11 +660,10 @@ class Desk:
             if fault[0] == EARLY:
                 session.early[token] = payload
             else:
-                self._refuse(lease, *fault)
+                self._refuse(batch, *fault)
             return
         del session.leases[token]
-        session.early.pop(token, None)
-        partition, recent = cell.number, self._recent
+        recent = self._recent
         recent[token] = partition
         if len(recent) > _REMEMBERED:
             self._before, self._recent = recent, {}
@@ -689,20 +683,21 @@ class Desk:
         if cell.asking or self._held_up:  # one without memory may be the first now
             self._look(cell)
         if session.early:
+            session.early.pop(token, None)
             waiting = [session.leases[of] for of in session.early]
-            of_lanes = [one for one in waiting if one.cell is cell]
+            of_lanes = [one for one in waiting if one.partition == partition]
             if of_lanes:
-                first = min(of_lanes, key=lambda one: one.batch.turn).token
+                first = min(of_lanes, key=lambda one: one.turn).token
                 self._commit(session, first, session.early[first])
 
-    def _forget_early(self, lease: _Lease) -> None:
+    def _forget_early(self, batch: Batch) -> None:
         """Answer a commit as stale that waited for an earlier batch, since that was returned."""
-        session = lease.session
-        if lease.token in session.early:
-            del session.early[lease.token]
+        session, token = batch.holder, batch.token
+        if token in session.early:
+            del session.early[token]
             self.counts["stale"] += 1
             if session.name in self.sessions:  # else it greets again, and its commit is judged
-                self.port.answer(session.name, (), (lease.token,))
+                self.port.answer(session.name, (), (token,))
 
     def _commit_again(self, session: _Session, token: Token) -> None:
         """Answer a commit without a lease."""
@@ -719,37 +714,29 @@ class Desk:
     def _is_committed(self, token: Token) -> bool:
         return token in self._recent or token in self._before or token in self._stored_tokens
 
-    def refuse(self, name: bytes, token: Token, code: str, text: str) -> None:
-        """Refuse a commit whose states are not valid; the batch goes to another trainer."""
-        session = self.sessions.get(name)
-        lease = None if session is None else session.leases.get(token)
-        if lease is not None:
-            self._refuse(lease, code, text)
-        elif session is not None:
-            self._commit_again(session, token)
-
-    def _refuse(self, lease: _Lease, code: str, text: str) -> None:
-        lease.session.early.pop(lease.token, None)
-        self.port.answer(lease.session.name, (), (), ((lease.token, code, text),))
-        self._end(lease)
+    def _refuse(self, batch: Batch, code: str, text: str) -> None:
+        session, token = batch.holder, batch.token
+        session.early.pop(token, None)
+        self.port.answer(session.name, (), (), ((token, code, text),))
+        self._end(batch)
 
     def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
         """End the leases of batches that a session returns."""
         if (session := self.sessions.get(name)) is None:
             return
         for token in tokens:
-            if (lease := session.leases.get(token)) is not None:
-                self._end(lease)
+            if (batch := session.leases.get(token)) is not None:
+                self._end(batch)
 
-    def _end(self, lease: _Lease) -> None:
+    def _end(self, batch: Batch) -> None:
         """End a lease without a commit: the batch goes to another request."""
-        batch, session, cell = lease.batch, lease.session, lease.cell
+        session, cell = batch.holder, self._cells[batch.partition]
         if cell is self._busy:
-            self._deferred.append((self._end, (lease,)))
+            self._deferred.append((self._end, (batch,)))
             return
-        if session.leases.pop(lease.token, None) is None:
+        if session.leases.pop(batch.token, None) is None:
             return
-        self._forget_early(lease)
+        self._forget_early(batch)
         self.counts["redelivered"] += 1
         if cell.one.voids:
             self.port.gone(batch)
@@ -767,12 +754,12 @@ class Desk:
         if cell is self._busy:
             self._deferred.append((self._void, (session, cell, since)))
             return
-        for token, lease in list(session.leases.items()):
-            if lease.cell is cell and lease.batch.turn >= since:
+        for token, batch in list(session.leases.items()):
+            if batch.partition == cell.number and batch.turn >= since:
                 del session.leases[token]
-                self._forget_early(lease)
+                self._forget_early(batch)
                 self.counts["redelivered"] += 1
-                self.port.gone(lease.batch)
+                self.port.gone(batch)
         for _, _, batch in cell.heaps.pop(session.slot, ()):
             cell.ready -= 1
             self.port.gone(batch)
@@ -780,19 +767,21 @@ class Desk:
         cell.one.leave(session.slot, since)
         self._look(cell)
 
-    def _grant(self, session: _Session, request: int, cell: _Cell, batch: Batch) -> None:
-        self._token = token = self._token + 1
-        lease = session.leases[token] = _Lease(token, batch, session, cell, request, self._now)
-        self._send(lease)
+    def _grant(self, session: _Session, request: int, batch: Batch) -> None:
+        self._token += 1
+        self._lease(batch, self._token, session, request)
+        self._send(session, batch)
 
-    def _send(self, lease: _Lease) -> None:
-        batch, session, cell = lease.batch, lease.session, lease.cell
-        live = not self._lanes or bool(self.world) or cell.one.live(batch.slot)
-        if not live:  # a batch that is sent again may have later ones of its lanes
-            leases = session.leases.values()
-            later = any(of.cell is cell and of.batch.turn > batch.turn for of in leases)
-            live = later or bool(cell.heaps.get(batch.slot))
-        self.port.give(session.name, lease.request, lease.token, batch, live)
+    def _send(self, session: _Session, batch: Batch) -> None:
+        if not self._lanes or self.world:
+            live = True
+        else:
+            cell = self._cells[batch.partition]
+            live = cell.one.live(batch.slot) or bool(cell.heaps.get(batch.slot))
+            if not live:  # a batch that is sent again may have later ones of its lanes
+                of_lanes = (b for b in session.leases.values() if b.partition == cell.number)
+                live = any(other.turn > batch.turn for other in of_lanes)
+        self.port.give(session.name, batch, live)
 
     # The journals
 
@@ -956,13 +945,13 @@ class Desk:
                     for batch in made[1:]:
                         self._push(cell, batch)
                     cell.over.pop(slot, None)
-                    self._grant(session, number, cell, made[0])
+                    self._grant(session, number, made[0])
                     return
                 for batch in made or ():
                     self._push(cell, batch)
                 heap = cell.heaps.get(slot)
             if heap and heap[0][0][0] <= epoch and self._is_open(cell, slot):
-                self._grant(session, number, cell, self._pop(cell, heap))
+                self._grant(session, number, self._pop(cell, heap))
                 return
             asking[slot, epoch] = deque()
         request = session.asked[number] = _Request(session, number, cell, epoch)
@@ -1064,7 +1053,7 @@ class Desk:
                     session = request.session
                     del session.asked[request.number]
                     session.idle -= request.idle
-                    self._grant(session, request.number, cell, self._pop(cell, heap))
+                    self._grant(session, request.number, self._pop(cell, heap))
             queue.popleft()
         cell.asking.pop((slot, epoch), None)
         return False
@@ -1232,7 +1221,7 @@ class Desk:
         for request in queue:
             session, place = request.session, (epochs[cell], request.number)
             leases, asked = session.leases.values(), session.asked.values()
-            before = [(of.batch.turn[0], of.request) for of in leases if of.request]  # 0: unknown
+            before = [(of.turn[0], of.request) for of in leases if of.request]
             before += [  # the others wait for trainers
                 (epochs[of.cell], of.number)
                 for of in asked
@@ -1348,12 +1337,6 @@ class Desk:
         requests, leases = len(session.asked), len(session.leases)
         return {"rank": session.rank, "requests": requests, "leases": leases}
 
-    def leased_batch(self, name: bytes, token: Token) -> Batch | None:
-        """Return the batch of a lease, if the session has it."""
-        session = self.sessions.get(name)
-        lease = None if session is None else session.leases.get(token)
-        return None if lease is None else lease.batch
-
     def last_committed(self, name: bytes, token: Token) -> Batch | None:
         """Return the batch of a commit, if no later one of its session and partition came.
 
@@ -1369,9 +1352,9 @@ class Desk:
     def holder(self, partition: int, number: int) -> tuple[bytes, float] | None:
         """Return the session that holds a batch, and the time of its grant."""
         for session in self.sessions.values():
-            for lease in session.leases.values():
-                if (lease.batch.partition, lease.batch.number) == (partition, number):
-                    return session.name, lease.since
+            for batch in session.leases.values():
+                if (batch.partition, batch.number) == (partition, number):
+                    return session.name, batch.since
         return None
 
     def describe(self, now: float, named: Callable[[bytes], str] = bytes.hex) -> str:
@@ -1391,8 +1374,8 @@ class Desk:
             )
         oldest_of = [next(iter(of.leases.values())) for of in self.sessions.values() if of.leases]
         if oldest_of:
-            oldest = min(oldest_of, key=lambda lease: lease.since)
-            trainer = oldest.session
+            oldest = min(oldest_of, key=lambda batch: batch.since)
+            trainer = oldest.holder
             rank = f" (rank {trainer.rank})" if trainer.rank >= 0 else ""
             many = self.leased
             which = f"{many} batches are leased, the longest" if many > 1 else "a batch is leased"

@@ -57,6 +57,11 @@ class Batch:
     empty: int = 0  # rows that hold nothing
     nbytes: int = 0  # of its bytes
     body: Any = None  # where these lie; None where only a trainer has them
+    # Its lease, as long as a session's ``leases`` have it:
+    token: Token = 0
+    holder: Any = None  # the session
+    request: int = 0  # 0: unknown
+    since: float = 0.0
 
     @property
     def name(self) -> tuple[int, int, bytes]:
@@ -236,8 +241,8 @@ class Port(Protocol):
     def unknown(self, session: bytes) -> None:
         """Have a trainer greet again."""
 
-    def give(self, session: bytes, request: int, token: Token, batch: Batch, live: bool) -> None:
-        """Send a batch; ``live``: whether the slot has lanes that go on after it."""
+    def give(self, session: bytes, batch: Batch, live: bool) -> None:
+        """Send a leased batch; ``live``: whether the slot has lanes that go on after it."""
 
     def idle(self, session: bytes, request: int, live: bool) -> None:
         """Say that nothing comes before some trainer acts; the request stands."""

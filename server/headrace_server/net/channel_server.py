@@ -18,8 +18,7 @@ import logging
 import select
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace_proto import limits
@@ -91,7 +90,7 @@ class ChannelServer:
         self._count = itertools.count(1)
         self._deaf = False  # no connection can be accepted now: descriptors are short
         #: Messages that the poll does not show.
-        self.unheard: dict[_Connection, deque[list[bytes]]] = {}
+        self.unheard: dict[_Connection, list[list[bytes]]] = {}
 
     def fileno(self) -> int:
         """Return the file that is readable when a message has come or a channel is writable."""
@@ -106,10 +105,10 @@ class ChannelServer:
         """Whether anybody is connected."""
         return bool(self._channels)
 
-    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield the messages that have come, by the names of connections; exhaust the iterator.
+    def hear(self, handle: Callable[[bytes, list[bytes]], object]) -> None:
+        """Have the messages handled that have come, each with the name of its connection.
 
-        It yields messages of each connection for ``TURN_S``; the next call continues.
+        Those of each connection get ``TURN_S``; the next call continues.
         """
         late = list(self.unheard)
         for number, events in self._epoll.poll(0):
@@ -122,10 +121,10 @@ class ChannelServer:
             if events & select.EPOLLOUT:
                 self._write(channel)
             if events & ~select.EPOLLOUT and channel not in self.unheard:  # else its turn comes
-                yield from self._listen(channel, deque(channel.take()))
+                self._listen(channel, channel.take(), handle)
         for channel in late:
             if channel in self.unheard:
-                yield from self._listen(channel, self.unheard.pop(channel))
+                self._listen(channel, self.unheard.pop(channel), handle)
 
     def tick(self) -> None:
         """Accept connections again, after descriptors were short."""
@@ -136,7 +135,19 @@ class ChannelServer:
     def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
         """Send a message; return False when no peer has this name."""
         channel = self._named.get(identity)
-        return channel is not None and self._tell(channel, frames)
+        if channel is None:
+            return False
+        if channel.unsent_memory > self._most_unsent:
+            self._drop(channel)  # when a trainer greets again, all important messages are resent
+            return False
+        there = True
+        try:
+            channel.post(frames)
+        except OSError:  # dead: its earlier messages can still be read
+            there = False
+        if channel.waits or channel.watched:
+            self._watch(channel, there and channel.waits)
+        return there
 
     def drop(self, identity: bytes) -> None:
         """End a connection; the other end can still read what was sent before."""
@@ -154,23 +165,25 @@ class ChannelServer:
     # A channel
 
     def _listen(
-        self, channel: _Connection, messages: deque[list[bytes]]
-    ) -> Iterator[tuple[bytes, list[bytes]]]:
-        until = 0.0
-        while messages:
-            frames = messages.popleft()
-            yield channel.name, frames
-            if self._named.get(channel.name) is not channel:
-                return  # its message has ended it
-            if messages:
+        self,
+        channel: _Connection,
+        messages: list[list[bytes]],
+        handle: Callable[[bytes, list[bytes]], object],
+    ) -> None:
+        name, until, now = channel.name, 0.0, 0.0
+        for heard, frames in enumerate(messages):
+            if heard:
                 now = time.monotonic()
                 until = until or now + TURN_S
-                if now >= until:
-                    self.unheard[channel] = messages
-                    return
+            if now and now >= until:
+                self.unheard[channel] = messages[heard:]
+                return
+            handle(name, frames)
+            if name not in self._named:
+                return  # its message has ended it
         if channel.fault:
-            name, place = channel.name[1:].decode(), self.path.name
-            logger.error("%s to %s is closed: %s", name, place, channel.fault)
+            who, place = name[1:].decode(), self.path.name
+            logger.error("%s to %s is closed: %s", who, place, channel.fault)
         if channel.fault or channel.ended:
             self._drop(channel)
 
@@ -195,19 +208,6 @@ class ChannelServer:
             if len(self._channels) > self._most:
                 every = self._channels.values()
                 self._drop(next(one for one in every if not self._is_used(one.name)))
-
-    def _tell(self, channel: _Connection, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_memory > self._most_unsent:
-            self._drop(channel)  # when a trainer greets again, all important messages are resent
-            return False
-        there = True
-        try:
-            channel.post(frames)
-        except OSError:  # dead: its earlier messages can still be read
-            there = False
-        if channel.waits or channel.watched:
-            self._watch(channel, there and channel.waits)
-        return there
 
     def _write(self, channel: _Connection) -> None:
         """Write what can be written now."""

@@ -82,9 +82,11 @@ class PublicSocket:
             self._socket.zap_domain = _DOMAIN
         self._last_from = b""  # the connection of the last message
         self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
-        self._used = True  # since the socket was last found to have no message
+        #: Whether it was used since ``look`` found nothing: no descriptor may show what has come.
+        self.stirred = True
         self._frees_memory = False  # at the next tick
-        self._sending: list[tuple[zmq.MessageTracker, Callable[[], object]]] = []
+        #: Blocks that are being sent, for ``sweep``.
+        self.sending: list[tuple[zmq.MessageTracker, Callable[[], object]]] = []
 
     def bind(self, binds: Iterable[str]) -> list[str]:
         """Bind to these addresses; return them with their ports.  CanNotBind names one at fault."""
@@ -107,7 +109,7 @@ class PublicSocket:
 
     def hear(self, now: float) -> None:
         """Note which connections came and went, and answer handshakes."""
-        self._used = True
+        self.stirred = True
         self.connections.hear(now)
         self.connections.end_surplus(now)
         self._answer_handshakes(now)
@@ -115,9 +117,12 @@ class PublicSocket:
     @property
     def waits(self) -> bool:
         """Whether a message can be received."""
-        if self._used:
-            self._used = waits(self._socket)
-        return self._used
+        return self.stirred and waits(self._socket)
+
+    def look(self) -> bool:
+        """Return whether there is something that no descriptor shows."""
+        self.stirred = waits(self._socket) or self.pending
+        return self.stirred
 
     # Messages
 
@@ -126,7 +131,7 @@ class PublicSocket:
 
         Payload stays in ZeroMQ's memory.  HeadraceError: it can not be taken, see ``refuse``.
         """
-        self._used = True
+        self.stirred = True
         receive = self._socket.recv
         connection = self._last_from = receive(NOBLOCK)
         head = self._last = receive(NOBLOCK, copy=False)  # a Frame costs more than bytes do
@@ -151,7 +156,7 @@ class PublicSocket:
 
     def say(self, connection: bytes, header: bytes) -> bool:
         """Send a header; return False where the peer is gone, or does not read."""
-        self._used = True
+        self.stirred = True
         try:
             self._socket.send(connection, AND_MORE)
             self._socket.send(header, NOBLOCK)
@@ -163,7 +168,7 @@ class PublicSocket:
         self, connection: bytes, header: bytes, block: memoryview, sent: Callable[[], object]
     ) -> None:
         """Send a header and a block; call ``sent`` once nobody reads the block any more."""
-        self._used, small = True, block.nbytes <= _COPIED_BYTES
+        self.stirred, small = True, block.nbytes <= _COPIED_BYTES
         try:
             self._socket.send(connection, AND_MORE)
             self._socket.send(header, AND_MORE)
@@ -173,23 +178,18 @@ class PublicSocket:
         if tracker is None:
             sent()
         else:
-            self._sending.append((tracker, sent))
-
-    @property
-    def sending(self) -> bool:
-        """Whether blocks are being sent, for ``sweep``."""
-        return bool(self._sending)
+            self.sending.append((tracker, sent))
 
     def sweep(self) -> bool:
         """Report the blocks that are sent; return whether there were some."""
-        if not any(tracker.done for tracker, _ in self._sending):
+        if not any(tracker.done for tracker, _ in self.sending):
             return False
-        sending, self._sending = self._sending, []
+        sending, self.sending = self.sending, []
         for tracker, sent in sending:
             if tracker.done:
                 sent()
             else:
-                self._sending.append((tracker, sent))
+                self.sending.append((tracker, sent))
         return True
 
     def refuse(self, error: Exception, now: float) -> None:
@@ -282,6 +282,7 @@ class PublicSocket:
 
     def _decide(self, question: list[bytes], now: float) -> None:
         assert self._questions is not None
+        self.stirred = True
         asker, empty, version, request, _, address, *_ = question
         key = self._known(question)
         status = (b"200", b"OK", key.encode()) if key else (b"400", b"unknown key", b"")

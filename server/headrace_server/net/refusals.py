@@ -126,7 +126,7 @@ class RateLimits:
         self._muted: BoundedMap[bytes, None] = BoundedMap(_REMEMBERED)
         self._bad: BoundedMap[bytes, int] = BoundedMap(_REMEMBERED)
         self._messages: dict[bytes, int] = {}  # of this second, by connection
-        self._second = 0.0
+        self._second_ends = 0.0
 
     def take(self, connection: bytes, frames: Sequence[Frame], key: str | None, now: float) -> None:
         """Have a message handled; drop it where its connection is mute, or sends too many.
@@ -140,7 +140,11 @@ class RateLimits:
             if not frames or len(frames) > limits.MAX_FRAMES:
                 raise ProtocolError(f"a message has {len(frames)} frames")
             message = FROM_TRAINER.decode(frames[0])
-            if self.bears(connection, now):
+            if now >= self._second_ends:
+                self._second_ends = now + _SECOND
+                self._messages.clear()
+            count = self._messages[connection] = self._messages.get(connection, 0) + 1
+            if count <= self.most or self.bears(connection, now, 0):
                 self.handle(connection, message, frames[1:], key, now)
         except HeadraceError as error:
             self._note_bad(connection, error, now)
@@ -158,13 +162,9 @@ class RateLimits:
         if count >= _PATIENCE:
             self._mute(connection)
 
-    def bears(self, connection: bytes, now: float, messages: int = 1) -> bool:
-        """Count messages of a connection; mute it where they are too many in this second."""
-        if now - self._second >= _SECOND:
-            self._second = now
-            self._messages.clear()
-        count = self._messages.get(connection, 0) + messages
-        self._messages[connection] = count
+    def bears(self, connection: bytes, now: float, messages: int) -> bool:
+        """Count further messages of a connection; mute it where they are too many in a second."""
+        count = self._messages[connection] = self._messages.get(connection, 0) + messages
         if count <= self.most:
             return True
         text = f"a trainer has sent more than max_messages_per_s={self.most} in a second"

@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace_proto import layout
 from headrace_proto.channel import Frame
@@ -50,13 +50,8 @@ Machine = plain.Plain | Segments
 Facts = dict[str, Any]
 
 
-class Payload(NamedTuple):
-    """The states that come with a commit: where each lies in a block, and the block."""
-
-    columns: Plain
-    block: Frame
-
-
+#: The states that come with a commit: where each lies in a block, and the block.
+Payload = tuple[Plain, Frame]
 #: Bytes of batches that are made in one step, without a look at what else is to be done.
 TOGETHER = 1 << 20
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
@@ -65,13 +60,13 @@ _MOST_UNMARKED = 32
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """Counts of a feed's batches that were made, and of those that no trainer has got."""
+    """Counts of a feed's batches: those made, and those that a trainer got or nobody needs."""
 
     batches: int = 0
     rows: int = 0
     bytes: int = 0
-    untaken: int = 0
-    untaken_bytes: int = 0
+    taken: int = 0
+    taken_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +81,7 @@ class Body:
     made: Made | None = None  # the counts of its feed, once it is among them
     pins: int = 0  # number of those who read them
     gone: bool = False  # whether the desk needs them no more
-    taken: bool = False  # whether a trainer got them
+    taken: bool = False  # whether it is counted as taken
 
 
 class Run(ABC):
@@ -97,6 +92,8 @@ class Run(ABC):
     resizes = False  # whether it is to get an order for the batch sizes that are declared now
     calls = False  # whether a function of the user's is called when a batch is written
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
+    #: Returns why these can not be the states of a batch; "" if they can.
+    judge: Callable[[Batch, Payload | None], str] = staticmethod(lambda batch, payload: "")
 
     def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake

@@ -140,6 +140,8 @@ class PlainRun(Run):
     # Commits
 
     def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
+        if payload is not None:
+            return "state", "this feed has no states"
         return self.machine.commit(batch, token, payload)
 
     def _mark_here(self) -> None:

@@ -332,15 +332,17 @@ class SegmentRun(Run):
 
     def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
         """Take a commit, with the columns and the block of the states; return a fault, or None."""
+        if fault := self.judge(batch, payload):
+            return "state", fault
         out = self.machine.commit(batch, token)
         if isinstance(out, tuple):
             return out
         spans = out.draft
         if self.machine.chained and len(spans.ended) < len(spans):
             # Ended examples too: their entries are not read before other examples begin there.
-            # the desk's caller has checked the states
             assert payload is not None
-            arrays = arrays_of(self.cutting.states, payload.block, payload.columns)
+            columns, block = payload
+            arrays = arrays_of(self.cutting.states, block, columns)
             if spans.size:
                 arrays = [array[spans.lanes[spans.tails]] for array in arrays]
             self.states.grow(self.machine.entries.size)

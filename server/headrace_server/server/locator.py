@@ -130,7 +130,7 @@ class Locator:
         for number in (pipe.fileno(), *socket.filenos()):
             poller.register(number, select.EPOLLIN)
         while self._stops_at is None or self._clock() < self._stops_at:
-            at_once = socket.pending or socket.waits
+            at_once = socket.stirred and socket.look()
             ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
             if pipe.fileno() in ready:
                 for order in pipe.read_orders():

@@ -1,7 +1,7 @@
 """The blocks of batches in shared memory: each is free once nobody needs its bytes.
 
     placed() ─► in the desk ── gone() ──┐
-                  pin() … unpin() ──────┴─► freed
+             Outbox.give() … unpin() ───┴─► freed
 
 The desk says that it needs the bytes no more: the batch is committed, or made anew.  A trainer that
 maps it, or a message that is being sent, pins it until then and beyond.
@@ -9,7 +9,7 @@ maps it, or a message that is being sent, pins it until then and beyond.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
@@ -35,32 +35,23 @@ class Blocks:
         #: Packed columns, by identity of slots.
         self._known: dict[int, tuple[Sequence[Slot], bytes]] = {}
 
-    def placed(self, made: Made, batch: Batch) -> None:
-        """Describe a batch's body for messages, and count it in ``made``, if it is new.
+    def placed(self, made: Made, batches: Iterable[Batch]) -> None:
+        """Describe the bodies of new batches for messages, and count these in ``made``.
 
-        ProtocolError if it has too many columns.
+        ProtocolError if one has too many columns.
         """
-        body = batch.body
-        if body.segment:  # it was dealt anew
-            return
-        known = self._known.get(id(body.slots))
-        body.columns = (
-            known[1] if known and known[0] is body.slots else self._columns_of(body.slots)
-        )
-        body.crowded, body.made = self._slab.crowded, made
-        body.segment = self._slab.name_in_messages(body.block)
-        made.batches += 1
-        made.rows += batch.rows
-        made.bytes += batch.nbytes
-        made.untaken += 1
-        made.untaken_bytes += batch.nbytes
-
-    def taken(self, batch: Batch) -> None:
-        """Note that a trainer gets a batch, for the first time."""
-        body = batch.body
-        body.taken = True
-        body.made.untaken -= 1
-        body.made.untaken_bytes -= batch.nbytes
+        for batch in batches:
+            body = batch.body
+            if body.segment:  # it was dealt anew
+                continue
+            slots = body.slots
+            known = self._known.get(id(slots))
+            body.columns = known[1] if known and known[0] is slots else self._columns_of(slots)
+            body.crowded, body.made = self._slab.crowded, made
+            body.segment = self._slab.name_in_messages(body.block)
+            made.batches += 1
+            made.rows += batch.rows
+            made.bytes += batch.nbytes
 
     def _columns_of(self, slots: Sequence[Slot]) -> bytes:
         """Return the columns as a message has them, and remember them."""
@@ -72,10 +63,6 @@ class Blocks:
             self._known.clear()
         self._known[id(slots)] = slots, packed = slots, pack_columns(columns)
         return packed
-
-    def pin(self, batch: Batch) -> None:
-        """Keep the bytes of a batch until ``unpin``."""
-        batch.body.pins += 1
 
     def unpin(self, batch: Batch) -> None:
         body = batch.body
@@ -90,7 +77,9 @@ class Blocks:
             return
         body.gone = True
         if not body.taken:
-            self.taken(batch)
+            body.taken = True
+            body.made.taken += 1
+            body.made.taken_bytes += batch.nbytes
         if not body.pins:
             self._free(body)
 

@@ -34,9 +34,9 @@ class DeskPort:
     """Implements ``Port``."""
 
     def __init__(self, board: Switchboard, feed: ServedFeed) -> None:
-        self._board, self._feed, self._name = board, feed, feed.name
+        self._board, self._feed = board, feed
         self._outbox, self._partitions = board.outbox, feed.partitions
-        self._named = board.outbox.sessions.named
+        self._session = board.outbox.sessions.by_nonce(feed.name).get
         self._work, self._stores = board.partitions, board.partitions.stores
         self._first = next(iter(feed.partitions.values()))
         self._sessions = 0  # joins and leaves
@@ -47,31 +47,31 @@ class DeskPort:
     def welcome(
         self, session: bytes, next: dict[int, Turn], stale: list[Token], others: int, run: int
     ) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._board.reception.welcome(found, next, stale, others, run)
             if self._board.paused:
                 self._outbox.let_go(found)
 
     def refuse(self, session: bytes, code: str, text: str) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._board.reception.refuse(found, code, text)
 
     def unknown(self, session: bytes) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._outbox.tell(found, Unknown(found.number))
 
-    def give(self, session: bytes, request: int, token: Token, batch: Batch, live: bool) -> None:
-        if (found := self._named(self._name, session)) is not None:
-            self._outbox.give(found, request, token, batch, live)
+    def give(self, session: bytes, batch: Batch, live: bool) -> None:
+        if (found := self._session(session)) is not None:
+            self._outbox.give(found, batch, live)
 
     def idle(self, session: bytes, request: int, live: bool) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._outbox.tell(found, Idle(found.number, (request,), (request,) if live else ()))
 
     def over(
         self, session: bytes, request: int, partition: int, epoch: int, also: tuple[int, ...]
     ) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._outbox.tell(found, Over(found.number, request, partition, epoch, also))
 
     def answer(
@@ -81,7 +81,7 @@ class DeskPort:
         stale: Sequence[Token] = (),
         faults: Sequence[tuple[Token, str, str]] = (),
     ) -> None:
-        if (found := self._named(self._name, session)) is not None:
+        if (found := self._session(session)) is not None:
             self._outbox.answer(found, committed, stale, faults)
 
     # To partitions

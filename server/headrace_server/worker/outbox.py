@@ -115,20 +115,23 @@ class Outbox:
 
     # Batches, and answers to commits
 
-    def give(self, session: Session, request: int, token: int, batch: Batch, live: bool) -> None:
+    def give(self, session: Session, batch: Batch, live: bool) -> None:
         """Send a batch, whose bytes are pinned until it is sent or its trainer has read it."""
-        if batch.body is None:  # an earlier life has made it, and the trainer has it
+        if (body := batch.body) is None:  # an earlier life has made it, and the trainer has it
             logger.error("%s waits for batch %s, which is not here", session.who, batch)
             return
-        if not batch.body.taken:
-            self.blocks.taken(batch)
-        self.blocks.pin(batch)
-        tally, nbytes = session.tally, batch.nbytes
+        nbytes = batch.nbytes
+        body.pins += 1  # until ``Blocks.unpin``
+        if not body.taken:
+            body.taken = True
+            body.made.taken += 1
+            body.made.taken_bytes += nbytes
+        tally = session.tally
         tally.batches += 1
         tally.rows += batch.rows
         tally.bytes += nbytes
         self._gathered_bytes += nbytes
-        session.line.append((request, token, batch, live))
+        session.line.append((batch.request, batch.token, batch, live))
         self.lines[session] = None
 
     def gathers(self) -> bool:

@@ -91,7 +91,7 @@ class Owner:
         channels = ChannelServer(
             directory / f"channels-{life.worker}",
             trainers + SPARE,
-            lambda identity: sessions.of_connection(identity) is not None,
+            sessions.by_connection.__contains__,
         )
         self._sessions, self._channels, self._pipe = sessions, channels, pipe
         self._outbox = Outbox(self._socket, directory, sessions, channels)
@@ -167,7 +167,7 @@ class Owner:
                 if found is not None:
                     self._make(*found)
                     busy = True
-                busy = self._send_out() or busy or socket.waits or socket.pending
+                busy = self._send_out() or busy or (socket.stirred and socket.look())
         self._ended = True
 
     def _open(self) -> None:
@@ -256,7 +256,7 @@ class Owner:
         socket, near = self._socket, channels in ready
         if near or self._channels.unheard:
             switchboard.reception.hear_channels()
-        if len(ready) > near or socket.waits or socket.pending:
+        if len(ready) > near or socket.stirred:
             if not self._public.isdisjoint(ready) or socket.pending:
                 socket.hear(self._clock())
             if socket.waits:

@@ -190,8 +190,9 @@ class Partitions:
         most, most_bytes = share.most
         if share.rests:
             most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
-        enough = made.untaken >= most or made.untaken_bytes >= most_bytes
-        share.rests = enough and made.untaken >= (1 if len(self.feeds) > 1 else 2)
+        untaken, nbytes = made.batches - made.taken, made.bytes - made.taken_bytes
+        enough = untaken >= most or nbytes >= most_bytes
+        share.rests = enough and untaken >= (1 if len(self.feeds) > 1 else 2)
         return share.rests
 
     def _bounds(self, feed: ServedFeed) -> tuple[int, int]:
@@ -264,8 +265,7 @@ class Partitions:
     def _placed(self, part: Part, made: list[Batch]) -> bool:
         """Note new batches; return False where one has too many columns, so that its feed fails."""
         try:
-            for batch in made:
-                self.blocks.placed(part.feed.counters.made, batch)
+            self.blocks.placed(part.feed.counters.made, made)
         except ProtocolError as error:
             self.fail(part, error)
             return False
@@ -321,10 +321,11 @@ class Partitions:
             )
 
     def _freed(self) -> None:
-        self._full = False
-        for feed in self.feeds.values():
-            if feed.serves:
-                feed.desk.freed()
+        if self._full or self._at_work is not None:  # else nobody waits for it
+            self._full = False
+            for feed in self.feeds.values():
+                if feed.serves:
+                    feed.desk.freed()
 
     # Idle time
 

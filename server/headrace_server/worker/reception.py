@@ -20,6 +20,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_proto.channel import Frame
@@ -61,7 +62,6 @@ from ..net.channel_server import TURN_S
 from ..net.refusals import REVOKED, RateLimits, check_version, feed_named
 from ..net.sockets import is_shortage
 from ..partition.partition_run import Payload
-from ..pipeline.declaration import Plain
 from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
 from .served_feed import ServedFeed
 from .sessions import Session
@@ -149,7 +149,8 @@ class Reception:
         self.outbox = outbox = board.outbox
         self._board = board
         self._socket, self._channels = outbox.socket, outbox.channels
-        self._sessions = outbox.sessions
+        self._sessions, self._connected = outbox.sessions, outbox.sessions.by_connection
+        self._looked = 0.0  # at sessions, to renew their leases
         self._most_commits = 2 * self.config.max_credits
         self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
         self._limits = RateLimits(
@@ -161,7 +162,6 @@ class Reception:
             end=self._end,
         )
         self._handlers: dict[type, Handler] = {
-            Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
@@ -190,9 +190,7 @@ class Reception:
 
     def hear_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
-        take, clock = self._limits.take, self.clock
-        for identity, frames in self._channels.hear():
-            take(identity, frames, None, clock())
+        self._channels.hear(partial(self._limits.take, key=None, now=self.clock()))
 
     def opened(self) -> None:
         """Answer the greetings that came before the feeds were open."""
@@ -201,20 +199,19 @@ class Reception:
             self._greet(identity, *greeting)
 
     def _who(self, identity: bytes) -> str:
-        session = self._sessions.of_connection(identity)
+        session = self._connected.get(identity)
         return "a trainer" if session is None else session.who
 
     def _on_message(
         self, identity: bytes, message: Any, frames: Sequence[Frame], key: str | None, now: float
     ) -> None:
         """Handle a message that came by a public key ("" without keys), or (None) a channel."""
-        session = self._sessions.find(getattr(message, "session", 0), identity)
-        if session is not None and session.welcome and type(message) is Step:  # as mostly
-            feed = self.feeds[session.feed]
+        session = self._connected.get(identity)
+        if session is not None and session.number != getattr(message, "session", 0):
+            session = None
+        if type(message) is Step and session is not None and session.welcome:  # as mostly
             session.seen, session.open = now, True
-            if feed.serves:
-                feed.desk.seen(session.nonce, now)
-            self._on_step(session, feed, message, frames)
+            self._on_step(session, self.feeds[session.feed], message, frames)
             session.heard += 1
             return
         if isinstance(message, Hello):
@@ -231,12 +228,8 @@ class Reception:
         if session is None or not session.welcome:
             self.outbox.send(identity, Unknown(message.session))
             return
-        feed = self.feeds[session.feed]
-        session.seen = now
-        if feed.serves:
-            feed.desk.seen(session.nonce, now)
-        session.open = True
-        self._handlers[type(message)](session, feed, message, frames)
+        session.seen, session.open = now, True
+        self._handlers[type(message)](session, self.feeds[session.feed], message, frames)
         session.heard += not isinstance(message, Attach)
 
     def _on_renew(
@@ -319,16 +312,13 @@ class Reception:
             return
         desk, name = feed.desk, session.nonce
         if step.commits or step.saves:
-            feed.touched()
+            if not feed.resuming.is_touched:
+                feed.resuming.touched()
             session.awaits = False
         for token in step.commits:
-            if feed.stateful and not feed.states_stay:
-                text = "a batch of segments is committed by its states: save them"
-                desk.refuse(name, token, "state", text)
-            else:
-                desk.commit(name, token)
+            desk.commit(name, token)
         for save in step.saves:
-            self._on_save(session, feed, save, frames)
+            desk.commit(name, save.token, self._states_of(session, feed, save, frames))
         if step.returned:
             desk.give_back(name, step.returned)
         if step.withdrawn:
@@ -336,23 +326,16 @@ class Reception:
         if step.gets:
             desk.ask(name, step.gets)
 
-    def _on_save(
+    def _states_of(
         self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
-    ) -> None:
-        """Commit a batch with states, if these are valid."""
-        shared = save.frame >= FIRST_BUFFER
-        blocks = (session.buffers or ()) if shared else frames
-        number = save.frame - (FIRST_BUFFER if shared else 1)
-        if number >= len(blocks) or not feed.stateful:
-            where = f"buffer {number}" if shared else f"frame {save.frame}"
+    ) -> Payload | None:
+        """Return the states of a save, which lie in a frame or in a buffer; None without states."""
+        number = save.frame
+        blocks, first = (frames, 1) if number < FIRST_BUFFER else (session.buffers, FIRST_BUFFER)
+        if not feed.stateful or number - first >= len(blocks or ()):
+            where = f"frame {number}" if first == 1 else f"buffer {number - first}"
             raise ProtocolError(f"states came for {feed.name!r} in {where}, which is none")
-        block = blocks[number] if number >= 0 else None
-        batch = feed.desk.leased_batch(session.nonce, save.token)
-        fault = "" if batch is None else feed.fault_of_states(batch, save.columns, block)
-        if fault:
-            feed.desk.refuse(session.nonce, save.token, "state", fault)
-        else:
-            feed.desk.commit(session.nonce, save.token, _payload(save.columns, block))
+        return (save.columns, blocks[number - first]) if number and blocks else None
 
     # Greetings
 
@@ -419,7 +402,7 @@ class Reception:
                     raise Later(feed.describe(now, self._sessions.name_of))
                 return  # the answer is under way
         feed.check_ranks(hello.rank, hello.world_size)
-        greeting, faults = _greeting_of(hello, frames, feed)
+        greeting = _greeting_of(hello, frames, feed)
         if session is None:
             session = self._opened(identity, hello, feed, key, name, now)
         else:
@@ -433,8 +416,6 @@ class Reception:
             self.welcome_to_failed(session, feed)
             self.outbox.tell(session, Ended(session.number, *feed.failure))
             return
-        if faults:
-            self.outbox.answer(session, faults=faults)
         feed.desk.hello(greeting, now)
 
     def _opened(
@@ -537,7 +518,7 @@ class Reception:
 
     def _end(self, identity: bytes) -> None:
         """End the session of a connection, if it has one."""
-        session = self._sessions.of_connection(identity)
+        session = self._connected.get(identity)
         if session is not None:
             self._leave(session)
 
@@ -562,12 +543,17 @@ class Reception:
     def tick(self, now: float) -> None:
         """End the sessions of trainers that are gone, silent or banned."""
         self._judge(now)
+        for session in self._sessions.present():
+            feed = self.feeds[session.feed]
+            if session.seen >= self._looked and feed.serves and session.welcome:
+                feed.desk.seen(session.nonce, session.seen)
+        self._looked = now
         for feed in self.feeds.values():
             for nonce in feed.desk.tick(now) if feed.serves else ():
-                session = self._sessions.named(feed.name, nonce)
-                if session is not None:
-                    logger.warning("%s of %r is silent: given up", session.described, feed.name)
-                    self.forget(session)
+                lost = self._sessions.named(feed.name, nonce)
+                if lost is not None:
+                    logger.warning("%s of %r is silent: given up", lost.described, feed.name)
+                    self.forget(lost)
         for session in self._sessions.present():
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
@@ -619,14 +605,8 @@ class Reception:
             self.outbox.stop(session, self.feeds[session.feed], returns)
 
 
-def _payload(columns: Plain, block: Frame | None) -> Payload | None:
-    return None if block is None else Payload(columns, block)
-
-
-def _greeting_of(
-    hello: Hello, frames: Sequence[Frame], feed: ServedFeed
-) -> tuple[Greeting, list[tuple[int, str, str]]]:
-    """Return a greeting as the desk judges it, and the commits whose states are not valid."""
+def _greeting_of(hello: Hello, frames: Sequence[Frame], feed: ServedFeed) -> Greeting:
+    """Return a greeting as the desk judges it."""
     slot: Slot = ANYONE
     if hello.world_size:
         slot = hello.rank
@@ -634,7 +614,6 @@ def _greeting_of(
         slot = hello.nonce
     places, states = [*frames, b"", b""][:2]
     greeting = Greeting(hello.nonce, hello.rank, hello.world_size, hello.run, hello.birth)
-    faults: list[tuple[int, str, str]] = []
     at = state_at = 0
     for handed in hello.batches:
         place = bytes(places[at : at + handed.place_bytes])
@@ -646,13 +625,11 @@ def _greeting_of(
         batch = Batch(handed.partition, handed.number, slot, turn, handed.rows, place)
         if not handed.committed:
             greeting.held.append((handed.token, batch))
-        elif fault := feed.fault_of_states(batch, handed.columns, block or None):
-            faults.append((handed.token, "state", fault))
         else:
-            payload = _payload(handed.columns, block or None)
+            payload = (handed.columns, block) if block else None
             greeting.commits.append((handed.token, batch, payload))
     numbers = hello.gets
     if len(numbers) % 3 or not feed.partitions.keys() >= set(numbers[1::3]):
         raise ProtocolError("the requests of a Hello are not of this owner's partitions")
     greeting.gets += zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-    return greeting, faults
+    return greeting

@@ -22,7 +22,7 @@ from headrace_proto.schema import Field, schema_to_wire
 from ..journal.journal import Journal
 from ..leasing.desk import Desk
 from ..leasing.words import Batch, Port
-from ..partition.partition_run import Made, Run
+from ..partition.partition_run import Made, Payload, Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..watch.statuses import added
@@ -162,7 +162,7 @@ class ServedFeed:
         fields = [Field(dtype, tuple(dims)) for _, dtype, dims in states]
         rows = 0 if self.states_stay else self._shape.get("batch_size", 0)
         self.states = StateBlocks(fields, most, rows)
-        part.open = True
+        part.open, run.judge = True, self.fault_of_states
         self.counters.go_on(*part.used)
         if part.used[0] and not self.durable:  # batches of an earlier owner of this server
             self.resuming.touched()
@@ -239,17 +239,15 @@ class ServedFeed:
                 f"in flight, and the feed has capacity={capacity}; declare capacity={rows} or more"
             )
 
-    def fault_of_states(self, batch: Batch, columns: Plain, block: Frame | None) -> str:
-        """Return why these can not be the states of a batch; "" if they can.
-
-        ``block`` is None where no states came.
-        """
-        if not self.stateful:
-            return "" if block is None else "this feed has no states"
-        if (block is None) != self.states_stay:
-            stay = "stay with the trainer" if self.states_stay else "are missing"
-            return f"the states of this feed {stay}"
-        return "" if block is None else self.states.fault_of_block(batch.rows, columns, block)
+    def fault_of_states(self, batch: Batch, payload: Payload | None) -> str:
+        """Return why these can not be the states of a batch; "" if they can."""
+        if payload is None:
+            if self.stateful and not self.states_stay:
+                return "a batch of segments is committed by its states: save them"
+            return ""
+        if self.states_stay or not self.stateful:
+            return "the states of this feed stay with the trainer, if it has any"
+        return self.states.fault_of_block(batch.rows, *payload)
 
     def fault_of_flush(
         self, batch: Batch | None, rows: Sequence[int], columns: Plain, block: Frame
@@ -275,11 +273,6 @@ class ServedFeed:
         self.properties["resized"] = True
         if self.segmented:
             self.properties["batch_size"] = sizes[0]
-
-    def touched(self) -> None:
-        """Note that a trainer commits a batch."""
-        if not self.resuming.is_touched:
-            self.resuming.touched()
 
     def sizes(self) -> dict[str, int]:
         """Return the number of batches ready and in flight; of segments the partitions know it."""

@@ -18,7 +18,8 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,8 @@ class SessionTable:
 
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
-        self._by_nonce: dict[tuple[str, bytes], Session] = {}  # with the feed
-        self._by_identity: dict[bytes, Session] = {}
+        self._by_nonce: defaultdict[str, dict[bytes, Session]] = defaultdict(dict)  # by feed
+        self.by_connection: dict[bytes, Session] = {}  # present ones
         self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
     def open(
@@ -192,13 +193,17 @@ class SessionTable:
                 raise
         session = Session(number, nonce, feed, identity, proof, path, fd, key, name)
         self._by_number[number] = session
-        self._by_nonce[feed, nonce] = session
-        self._by_identity[identity] = session
+        self._by_nonce[feed][nonce] = session
+        self.by_connection[identity] = session
         return session
 
     def named(self, feed: str, nonce: bytes) -> Session | None:
         """Return the present session of a nonce."""
-        return self._by_nonce.get((feed, nonce))
+        return self._by_nonce[feed].get(nonce)
+
+    def by_nonce(self, feed: str) -> Mapping[bytes, Session]:
+        """Return the present sessions of a feed, now and later."""
+        return self._by_nonce[feed]
 
     def name_of(self, feed: str, nonce: bytes) -> str:
         """Return the name of a trainer, for people."""
@@ -207,26 +212,15 @@ class SessionTable:
 
     def move(self, session: Session, identity: bytes) -> None:
         """Reach a session by another connection."""
-        if self._by_identity.get(session.identity) is session:
-            del self._by_identity[session.identity]
+        if self.by_connection.get(session.identity) is session:
+            del self.by_connection[session.identity]
         session.identity = identity
-        self._by_identity[identity] = session
-
-    def of_connection(self, identity: bytes) -> Session | None:
-        """Return the present session of a connection, which has at most one."""
-        return self._by_identity.get(identity)
+        self.by_connection[identity] = session
 
     def greeted_by(self, identity: bytes) -> Session | None:
         """Return the present session that was greeted by a connection, wherever it is now."""
         every = self._by_number.values()
         return next((one for one in every if one.present and one.greeted_by == identity), None)
-
-    def find(self, number: int, identity: bytes) -> Session | None:
-        """Return the present session of a message, if it came by the session's connection."""
-        session = self._by_number.get(number)
-        if session is None or not session.present or session.identity != identity:
-            return None
-        return session
 
     def get(self, number: int) -> Session | None:
         """Return the session of a number, present or not."""
@@ -251,10 +245,10 @@ class SessionTable:
         session.present = False
         if not session.local:
             _close(session)
-        if self._by_nonce.get((session.feed, session.nonce)) is session:
-            del self._by_nonce[session.feed, session.nonce]
-        if self._by_identity.get(session.identity) is session:
-            del self._by_identity[session.identity]
+        if self.named(session.feed, session.nonce) is session:
+            del self._by_nonce[session.feed][session.nonce]
+        if self.by_connection.get(session.identity) is session:
+            del self.by_connection[session.identity]
 
     def dead(self) -> Iterator[Session]:
         """Yield, once each, the sessions whose trainers map nothing any more."""

@@ -21,9 +21,9 @@ REACHED = {
     "W1": (4960, 165, 2920, 89),
     "W2": (6960, 176, 3080, 94),
     "W4 arrival 0": (7130, 217, 5320, 167),
-    "W4 arrival 1": (6940, 207, 4900, 155),
+    "W4 arrival 1": (6430, 178, 4900, 155),
     "W4 lanes 2": (6690, 199, 4680, 149),
-    "W4 lanes 8": (5960, 178, 4030, 129),
+    "W4 lanes 8": (5670, 163, 4030, 129),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05

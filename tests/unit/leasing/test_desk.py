@@ -370,7 +370,7 @@ def test_a_trainer_gets_the_batch_that_it_needs_next_though_another_holds_all_me
         pass
     assert [type(message) for message in at.told(Give, Idle)] == [Give, Give, Idle]
     give, idle = at.ask(B, 2)
-    assert at.desk.leased_batch(B, give.token), "not A's third, though it is older"
+    assert give.token in at.desk.sessions[B].leases, "not A's third, though it is older"
     assert idle == Idle(2, True)
 
 
@@ -436,7 +436,8 @@ def test_an_epoch_is_over_while_a_later_batch_waits_for_memory():
 def test_a_refused_commit_ends_its_lease():
     at = At(plain(), A)
     (give,) = at.ask(A)
-    at.desk.refuse(A, give.token, "state", "the states are missing")
+    at.partition.commit = lambda batch, token, payload: ("state", "the states are missing")
+    at.desk.commit(A, give.token)
     (answer,) = at.told(Answer)
     assert answer.faults == ((give.token, "state", "the states are missing"),)
     assert at.desk.leased == 0 and at.ask(A)[0].batch is give.batch

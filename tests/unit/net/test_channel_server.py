@@ -51,7 +51,7 @@ class Place:
 
     def take(self) -> None:
         """Take the messages that have come; the first of each connection is a name."""
-        for connection, frames in self.server.hear():
+        for connection, frames in heard_by(self.server):
             if connection in self._named:
                 self.heard.append((self._named[connection], frames))
             else:
@@ -85,6 +85,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
     made.close()
+
+
+def heard_by(server: ChannelServer) -> list[Said]:
+    """Return what has come, by connection."""
+    heard: list[Said] = []
+    server.hear(lambda name, frames: heard.append((name, frames)))
+    return heard
 
 
 def connected_to(server: ChannelServer) -> int:
@@ -192,8 +199,8 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     server = ChannelServer(tmp_path / "trainers", 4 + SPARE, lambda name: True)
     assert not server.anybody
     trainer = Channel.connect(server.path, [b"hello"])
-    assert list(server.hear()) == []  # it was let in
-    ((name, said),) = server.hear()
+    assert heard_by(server) == []  # it was let in
+    ((name, said),) = heard_by(server)
     assert said == [b"hello"] and server.anybody
     told = 0
     while server.tell(name, [bytes(1 << 16)]):
@@ -219,7 +226,7 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
     turns = 0
     while len(heard.get(b"\0channel-1", ())) < 100:
         assert server.unheard or ready(server, PATIENCE_S)
-        for name, (said,) in server.hear():
+        for name, (said,) in heard_by(server):
             heard.setdefault(name, []).append(int(said))
         turns += 1
         if turns == 50:
@@ -227,7 +234,7 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
     assert turns >= 100, "it was heard for more than a moment at a time"
     assert heard == {b"\0channel-1": list(range(100)), b"\0channel-2": [0, 1]}
     while server.unheard or ready(server, 0):
-        list(server.hear())
+        heard_by(server)
     assert server.tell(b"\0channel-2", [b"here"]) and not server.tell(b"\0channel-1", [b"gone"])
     little.close()
     server.close()

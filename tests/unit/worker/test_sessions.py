@@ -77,7 +77,7 @@ def test_a_local_trainer_that_left_may_still_have_memory_mapped(
     table.leave(session)
     assert list(table.dead()) == [] and table.present() == []
     assert table.get(session.number) is session
-    assert table.find(session.number, session.identity) is None
+    assert session.identity not in table.by_connection
     assert table.named("feed", b"n") is None
     holder.let_go()
     assert list(table.dead()) == [session] and not session.present and not session.local
