@@ -125,7 +125,8 @@ class Player(Place):
     def save(self, taken: Taken, states: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
         """Save all states of a batch; return the partition's fault."""
         block, columns = self.block(states or {})
-        return self.feed.commit(taken.batch, next(self.tokens), (columns, block))
+        payload = (columns, block) if columns else None
+        return self.feed.commit(taken.batch, next(self.tokens), payload)
 
     def flush(self, taken: Taken, rows: list[int], states: Mapping[str, Any]) -> None:
         block, columns = self.block(states)

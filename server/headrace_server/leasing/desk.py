@@ -798,6 +798,10 @@ class Desk:
         cell.unstored.append((cell.logged, session, what))
         self._stored(cell, cell.stored)
 
+    def logged(self, partition: int) -> int:
+        """Return how many calls to the port for a partition have something stored."""
+        return (self._joins if partition == SESSIONS else self._cells[partition]).logged
+
     def stored(self, partition: int, number: int) -> None:
         """Note that the first ``number`` calls to the port for a partition are stored.
 

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -129,7 +128,6 @@ class Stores:
         gathered.changed = True
         gathered.tokens.append(token)
         gathered.rows += rows
-        part.logged += 1
         self._commits += 1
 
     def submit(self, part: Part, at_once: bool = False) -> None:
@@ -204,8 +202,7 @@ class Stores:
                 gathered = self._gathered.pop(part)
                 self._commits -= len(gathered.tokens)
                 if gathered.changed:
-                    stored = partial(part.feed.on_stored, part.number, part.logged)
-                    gathered.calls.insert(0, stored)
+                    gathered.calls.insert(0, part.feed.stored(part.number))
                 self._record = part, gathered, self._changes_of(part, gathered)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False

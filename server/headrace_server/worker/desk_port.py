@@ -13,7 +13,6 @@ See ``Port`` for the meaning of each call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace_proto.codec import pack
@@ -36,10 +35,9 @@ class DeskPort:
     def __init__(self, board: Switchboard, feed: ServedFeed) -> None:
         self._board, self._feed = board, feed
         self._outbox, self._partitions = board.outbox, feed.partitions
-        self._session = board.outbox.sessions.by_nonce(feed.name).get
+        self._session = feed.present.get
         self._work, self._stores = board.partitions, board.partitions.stores
         self._first = next(iter(feed.partitions.values()))
-        self._sessions = 0  # joins and leaves
         self.gone = board.partitions.blocks.gone
 
     # To trainers
@@ -97,10 +95,8 @@ class DeskPort:
         self._stores.commit(self._partitions[partition], token, rows)
 
     def changed(self, partition: int, why: str) -> None:
-        part = self._partitions[partition]
-        part.logged += 1
         # Batches go out under the order or deal, so it is stored at once.
-        self._stores.submit(part, at_once=why != "made")
+        self._stores.submit(self._partitions[partition], at_once=why != "made")
 
     def joined(self, session: bytes, run: int, rank: int, birth: int) -> None:
         self._feed.known[session] = run, rank, birth
@@ -111,9 +107,8 @@ class DeskPort:
         self._note()
 
     def _note(self) -> None:
-        self._sessions += 1
         self._stores.note(self._first, KNOWN, self._packed)
-        self._stores.then(self._first, partial(self._feed.on_stored, SESSIONS, self._sessions))
+        self._stores.then(self._first, self._feed.stored(SESSIONS))
 
     def _packed(self) -> bytes:
         feed, desk = self._feed, self._feed.desk

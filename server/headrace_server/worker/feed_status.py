@@ -17,7 +17,7 @@ from ..pipeline.declaration import Plain
 from ..process.config import MOST_TRAINERS
 from ..watch.statuses import FeedStatus, TrainerStatus, joined
 from .served_feed import ServedFeed
-from .sessions import Session, SessionTable
+from .sessions import Session
 
 _LONGEST_TEXT = 1000
 #: Batches of a feed that does not serve.
@@ -26,15 +26,14 @@ _NOTHING = {"ready": 0, "leased": 0, "saving": 0}
 _ID_BYTES = 6
 
 
-def feed_status(feed: ServedFeed, sessions: SessionTable, now: float) -> FeedStatus:
+def feed_status(feed: ServedFeed, now: float) -> FeedStatus:
     """Return the status of one feed, as far as an owner knows it."""
-    present = (s for s in sessions.present() if s.feed == feed.name)
-    mine = sorted(present, key=lambda s: s.number)
+    mine = sorted(feed.present.values(), key=lambda session: session.number)
     status = {
         **feed.counters.totals(session.tally for session in mine),
         "state": state_of(feed),
         "failure": list(feed.failure) if feed.failure is not None else None,
-        "waiting": feed.describe(now, sessions.name_of)[:_LONGEST_TEXT],
+        "waiting": feed.describe(now)[:_LONGEST_TEXT],
         "standing": feed.desk.standing() if feed.serves else dict(_NOTHING),
         "partitions": [
             {
@@ -86,14 +85,14 @@ def _id_of(session: Session) -> str:
     return hashlib.blake2b(session.nonce, digest_size=_ID_BYTES).hexdigest()
 
 
-def users_of(feed: ServedFeed, sessions: SessionTable) -> dict[str, str]:
+def users_of(feed: ServedFeed) -> dict[str, str]:
     """Return the trainers that use a feed, for people, by id."""
-    users = (s for s in sessions.of_feed(feed.name) if s.uses and not feed.over)
+    users = (s for s in feed.present.values() if s.uses and not feed.over)
     return {_id_of(session): session.described for session in users}
 
 
 def example_status(
-    feed: ServedFeed, partition: int, found: list[Plain], now: float, sessions: SessionTable
+    feed: ServedFeed, partition: int, found: list[Plain], now: float
 ) -> dict[str, Plain]:
     """Return where an example is, and which trainer has it."""
     epoch, segment, segments, where, number = found
@@ -104,7 +103,7 @@ def example_status(
     if holder is None:
         return {**place, "where": "in a batch that nobody has", "batch": number}
     nonce, since = holder
-    session = sessions.named(feed.name, nonce)
+    session = feed.present.get(nonce)
     number_of, host = (0, "") if session is None else (session.number, session.host)
     held = {"batch": number, "trainer": number_of, "host": host, "since_s": round(now - since, 3)}
     return {**place, "where": "leased", **held}

@@ -306,10 +306,10 @@ class Outbox:
 
     # News of a feed
 
-    def finish(self, feed: str) -> None:
+    def finish(self, feed: ServedFeed) -> None:
         """Tell the trainers of a feed, once each, that it is done."""
-        for session in self.sessions.present():
-            if session.feed == feed and session.welcome and not session.knows_end:
+        for session in feed.present.values():
+            if session.welcome and not session.knows_end:
                 session.knows_end = True
                 self.tell(session, Ended(session.number))
 
@@ -324,18 +324,17 @@ class Outbox:
             session.snapshotted = answer
             self.answer_request(answer)
 
-    def end(self, feed: str, code: str, text: str) -> None:
+    def end(self, feed: ServedFeed, code: str, text: str) -> None:
         """Tell all trainers of a feed that it stops, and why."""
-        for session in self.sessions.present():
-            if feed == session.feed:
-                self.tell(session, Ended(session.number, code, text[:8000]))
+        for session in feed.present.values():
+            self.tell(session, Ended(session.number, code, text[:8000]))
 
-    def stop(self, session: Session, feed: ServedFeed, returns: bool) -> None:
+    def stop(self, session: Session, returns: bool) -> None:
         """Tell a trainer that the server stops, and whether another will go on with the feed.
 
         A trainer of a feed that is over gets its end again.
         """
-        session.open = True
+        feed, session.open = session.feed, True
         self._send_line(session)
         self._send_answers(session)
         if feed.over:

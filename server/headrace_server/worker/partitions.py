@@ -489,11 +489,6 @@ class Partitions:
             order: Order | None = part.feed.desk.steer(part.number, what)
         return order
 
-    def abandon(self, feed: ServedFeed) -> None:
-        """Stop all partitions of a feed, which has failed."""
-        for part in feed.partitions.values():
-            self._sources.pop(part, None)
-
     def copy(self, feed: ServedFeed, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
         for part in feed.partitions.values():

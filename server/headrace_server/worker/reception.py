@@ -62,7 +62,7 @@ from ..net.channel_server import TURN_S
 from ..net.refusals import REVOKED, RateLimits, check_version, feed_named
 from ..net.sockets import is_shortage
 from ..partition.partition_run import Payload
-from .resuming import PUT_BACK, Later, PresentTrainer, wanted_by
+from .resuming import PUT_BACK, Later, wanted_by
 from .served_feed import ServedFeed
 from .sessions import Session
 
@@ -211,7 +211,7 @@ class Reception:
             session = None
         if type(message) is Step and session is not None and session.welcome:  # as mostly
             session.seen, session.open = now, True
-            self._on_step(session, self.feeds[session.feed], message, frames)
+            self._on_step(session, message, frames)
             session.heard += 1
             return
         if isinstance(message, Hello):
@@ -229,12 +229,11 @@ class Reception:
             self.outbox.send(identity, Unknown(message.session))
             return
         session.seen, session.open = now, True
-        self._handlers[type(message)](session, self.feeds[session.feed], message, frames)
+        self._handlers[type(message)](session, message, frames)
         session.heard += not isinstance(message, Attach)
 
-    def _on_renew(
-        self, session: Session, feed: ServedFeed, renew: Renew, frames: Sequence[Frame]
-    ) -> None:
+    def _on_renew(self, session: Session, renew: Renew, frames: object) -> None:
+        feed = session.feed
         if renew.said != session.heard:  # one was lost: the trainer greets again
             logger.warning(
                 "%s of %r: %d of its messages were lost",
@@ -256,19 +255,16 @@ class Reception:
         for token in list(session.mapped):
             if token <= renew.mapped_upto and token not in read and token not in session.again:
                 self.outbox.unmap(session, token)
-        wait = feed.describe(session.seen, self._sessions.name_of)
+        wait = feed.describe(session.seen)
         waits = "; ".join(filter(None, (self._board.inside(), wait))) or _ONLY_ITS_COMMITS
         self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
 
-    def _on_attach(
-        self, session: Session, feed: ServedFeed, attach: Attach, frames: Sequence[Frame]
-    ) -> None:
+    def _on_attach(self, session: Session, attach: Attach, frames: object) -> None:
         self._sessions.attach(session, attach.proof)
-        self._give_buffers(session, feed)
+        self._give_buffers(session)
 
-    def _on_bye(
-        self, session: Session, feed: ServedFeed, bye: Bye, frames: Sequence[Frame]
-    ) -> None:
+    def _on_bye(self, session: Session, bye: Bye, frames: object) -> None:
+        feed = session.feed
         level = logging.DEBUG if feed.owner else logging.INFO
         logger.log(level, "%s left feed %r", session.described, feed.name)
         self.outbox.send(session.identity, Unknown(session.number))
@@ -292,15 +288,14 @@ class Reception:
             self._leave(session)
             return
         session.open = True
-        self._give_buffers(session, self.feeds[session.feed])
+        self._give_buffers(session)
 
-    def _give_buffers(self, session: Session, feed: ServedFeed) -> None:
+    def _give_buffers(self, session: Session) -> None:
         if session.local:
-            self._budget.open(session, feed.states.buffer_bytes)
+            self._budget.open(session, session.feed.states.buffer_bytes)
 
-    def _on_step(
-        self, session: Session, feed: ServedFeed, step: Step, frames: Sequence[Frame]
-    ) -> None:
+    def _on_step(self, session: Session, step: Step, frames: Sequence[Frame]) -> None:
+        feed = session.feed
         excess = len(step.commits) + len(step.saves) - self._most_commits
         if excess > 0 and not self._limits.bears(  # more commits than it can have batches
             session.identity, session.seen, _OF_FALSE * excess
@@ -318,7 +313,7 @@ class Reception:
         for token in step.commits:
             desk.commit(name, token)
         for save in step.saves:
-            desk.commit(name, save.token, self._states_of(session, feed, save, frames))
+            desk.commit(name, save.token, self._states_of(session, save, frames))
         if step.returned:
             desk.give_back(name, step.returned)
         if step.withdrawn:
@@ -326,15 +321,15 @@ class Reception:
         if step.gets:
             desk.ask(name, step.gets)
 
-    def _states_of(
-        self, session: Session, feed: ServedFeed, save: Save, frames: Sequence[Frame]
-    ) -> Payload | None:
+    @staticmethod
+    def _states_of(session: Session, save: Save, frames: Sequence[Frame]) -> Payload | None:
         """Return the states of a save, which lie in a frame or in a buffer; None without states."""
         number = save.frame
         blocks, first = (frames, 1) if number < FIRST_BUFFER else (session.buffers, FIRST_BUFFER)
-        if not feed.stateful or number - first >= len(blocks or ()):
+        if not session.feed.stateful or number - first >= len(blocks or ()):
             where = f"frame {number}" if first == 1 else f"buffer {number - first}"
-            raise ProtocolError(f"states came for {feed.name!r} in {where}, which is none")
+            name = session.feed.name
+            raise ProtocolError(f"states came for {name!r} in {where}, which is none")
         return (save.columns, blocks[number - first]) if number and blocks else None
 
     # Greetings
@@ -347,20 +342,7 @@ class Reception:
         ``came_by``: the descriptor of its connection.
         """
         try:
-            feed = self.feeds[feed_named(hello.feed, self.feeds)]
-            if (hello.share, hello.shares) != feed.share:
-                text = f"this is share {feed.of_share} of feed {feed.name!r}"
-                self.outbox.send(identity, Pulse(0, 0, text))
-                return
-            if hello.owners not in (0, feed.owners):  # of a server before this one
-                workers = ("",) * feed.owners
-                share = ServedShare(feed.name, *feed.share, feed.of_feed, "", {}, workers)
-                self.outbox.send(identity, share)
-                return
-            if not feed.opened:
-                self._held[identity] = hello, frames, key, came_by
-                raise Later(self._board.inside() or "the workers are opening the feed's source")
-            self._admit(identity, hello, frames, feed, key, came_by)
+            self._admit(identity, hello, frames, key, came_by)
         except Later as error:
             self.outbox.send(identity, Pulse(0, 0, str(error)))
         except HeadraceError as error:
@@ -371,14 +353,19 @@ class Reception:
             self.outbox.send(identity, Refused(code, str(error)))
 
     def _admit(
-        self,
-        identity: bytes,
-        hello: Hello,
-        frames: Sequence[Frame],
-        feed: ServedFeed,
-        key: str,
-        came_by: int,
+        self, identity: bytes, hello: Hello, frames: Sequence[Frame], key: str, came_by: int
     ) -> None:
+        feed = self.feeds[feed_named(hello.feed, self.feeds)]
+        if (hello.share, hello.shares) != feed.share:
+            raise Later(f"this is share {feed.of_share} of feed {feed.name!r}")
+        if hello.owners not in (0, feed.owners):  # of a server before this one
+            workers = ("",) * feed.owners
+            share = ServedShare(feed.name, *feed.share, feed.of_feed, "", {}, workers)
+            self.outbox.send(identity, share)
+            return
+        if not feed.opened:
+            self._held[identity] = hello, frames, key, came_by
+            raise Later(self._board.inside() or "the workers are opening the feed's source")
         check_version(hello)
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
@@ -391,7 +378,7 @@ class Reception:
                 f"this is owner {self._owner}"
             )
         now = self.clock()
-        session = self._sessions.named(feed.name, hello.nonce)
+        session = feed.present.get(hello.nonce)
         if session is not None and session.key != key:
             raise ProtocolError("another key has opened the session that a Hello names")
         if session is not None and session.greeting is not None:
@@ -399,7 +386,7 @@ class Reception:
                 return  # it is late, of an earlier connection
             if hello.connection == session.greeting.connection and identity == session.greeted_by:
                 if not session.welcome:
-                    raise Later(feed.describe(now, self._sessions.name_of))
+                    raise Later(feed.describe(now))
                 return  # the answer is under way
         feed.check_ranks(hello.rank, hello.world_size)
         greeting = _greeting_of(hello, frames, feed)
@@ -413,7 +400,7 @@ class Reception:
         self._socket.connections.belongs(came_by, session.number, now)
         session.seen = now
         if feed.failure is not None:
-            self.welcome_to_failed(session, feed)
+            self.welcome_to_failed(session)
             self.outbox.tell(session, Ended(session.number, *feed.failure))
             return
         feed.desk.hello(greeting, now)
@@ -422,12 +409,7 @@ class Reception:
         self, identity: bytes, hello: Hello, feed: ServedFeed, key: str, name: str, now: float
     ) -> Session:
         """Open a session for a trainer that has none."""
-        members = (
-            PresentTrainer(s.process, s.resumed, s.seen, s.uses and not feed.over)
-            for s in self._sessions.of_feed(feed.name)
-            if s.present
-        )
-        feed.resuming.admit(hello, members, now)
+        feed.resuming.admit(hello, [*feed.present.values()], feed.over, now)
         last = hello.acknowledged if feed.serves else ()
         for partition, token in zip(last[::2], last[1::2], strict=False):
             part = feed.partitions.get(partition)
@@ -438,7 +420,7 @@ class Reception:
                 raise FeedRewound(f"{what}: {PUT_BACK}")
         self._end(identity)
         try:
-            session = self._sessions.open(hello.nonce, feed.name, identity, key, name)
+            session = self._sessions.open(hello.nonce, feed, identity, key, name)
         except OSError as error:
             if not is_shortage(error):
                 raise
@@ -459,7 +441,7 @@ class Reception:
         run: int = 0,
     ) -> None:
         """Answer the greeting of a session, which is open."""
-        feed, hello = self.feeds[session.feed], session.greeting
+        feed, hello = session.feed, session.greeting
         assert hello is not None, f"{session} has no greeting"
         session.welcome = True
         if not session.goes_on:
@@ -469,7 +451,7 @@ class Reception:
         next_ = tuple(
             number for partition, turn in sorted(next.items()) for number in (partition, *turn)
         )
-        finished, done = (False, 0) if session.goes_on else self._used(session, feed, hello)
+        finished, done = (False, 0) if session.goes_on else self._used(session, hello)
         message = Welcome(
             session=session.number,
             feed=feed.name,
@@ -494,22 +476,24 @@ class Reception:
         )
         self.outbox.send(session.identity, message)
 
-    def welcome_to_failed(self, session: Session, feed: ServedFeed) -> None:
+    def welcome_to_failed(self, session: Session) -> None:
         """Answer the greeting of a session, whose feed has failed."""
-        self.welcome(session, dict.fromkeys(feed.partitions, (0, 0)))
+        self.welcome(session, dict.fromkeys(session.feed.partitions, (0, 0)))
 
     def refuse(self, session: Session, code: str, text: str) -> None:
         """Send a trainer away that does not fit the others, or whose place another one has."""
-        logger.info("%s of %r is refused: %s", session.who, session.feed, shown(text))
+        logger.info("%s of %r is refused: %s", session.who, session.feed.name, shown(text))
         self.outbox.send(session.identity, Refused(code, text))
         self.forget(session)
 
-    def _used(self, session: Session, feed: ServedFeed, hello: Hello) -> tuple[bool, int]:
+    @staticmethod
+    def _used(session: Session, hello: Hello) -> tuple[bool, int]:
         """Return whether a feed is finished, and its batches, where a new trainer has to know."""
+        feed = session.feed
         if feed.failure is not None or hello.known:
             return False, 0
         at_work = any(  # not an earlier cell of the same notebook
-            s.uses and s.process != session.process for s in self._sessions.of_feed(feed.name)
+            s.uses and s.process != session.process for s in feed.present.values()
         )
         tells = feed.over or not (wanted_by(hello) or at_work)
         return feed.over, feed.counters.counts["batches"] if tells else 0
@@ -524,9 +508,8 @@ class Reception:
 
     def _leave(self, session: Session) -> None:
         """End a session: its batches go to others."""
-        feed = self.feeds[session.feed]
-        if feed.serves:
-            feed.desk.leave(session.nonce)
+        if session.feed.serves:
+            session.feed.desk.leave(session.nonce)
         self.forget(session)
 
     def forget(self, session: Session) -> None:
@@ -536,7 +519,7 @@ class Reception:
         self._socket.connections.left(session.number, self.clock())
         self._channels.drop(session.identity)
         self.outbox.forget(session)
-        self.feeds[session.feed].counters.on_left(session.tally)
+        session.feed.counters.on_left(session.tally)
 
     # Time
 
@@ -544,13 +527,13 @@ class Reception:
         """End the sessions of trainers that are gone, silent or banned."""
         self._judge(now)
         for session in self._sessions.present():
-            feed = self.feeds[session.feed]
+            feed = session.feed
             if session.seen >= self._looked and feed.serves and session.welcome:
                 feed.desk.seen(session.nonce, session.seen)
         self._looked = now
         for feed in self.feeds.values():
             for nonce in feed.desk.tick(now) if feed.serves else ():
-                lost = self._sessions.named(feed.name, nonce)
+                lost = feed.present.get(nonce)
                 if lost is not None:
                     logger.warning("%s of %r is silent: given up", lost.described, feed.name)
                     self.forget(lost)
@@ -558,9 +541,9 @@ class Reception:
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
             if silent and not session.local and not self.outbox.reaches(session):
-                logger.warning("%s of %r is gone", session.described, session.feed)
+                logger.warning("%s of %r is gone", session.described, session.feed.name)
                 if not session.heard_end:
-                    self.feeds[session.feed].lost(session)
+                    session.feed.lost(session)
                 self._leave(session)
         self._bury()
 
@@ -569,8 +552,8 @@ class Reception:
         for session in self._sessions.dead():
             if session.present:
                 # A trainer has a session with each owner: the log names it once.
-                level = logging.DEBUG if self.feeds[session.feed].owner else logging.WARNING
-                logger.log(level, "%s of %r died", session.described, session.feed)
+                level = logging.DEBUG if session.feed.owner else logging.WARNING
+                logger.log(level, "%s of %r died", session.described, session.feed.name)
                 self._leave(session)
             for token in list(session.mapped):
                 self.outbox.unmap(session, token)
@@ -582,10 +565,6 @@ class Reception:
             for session in self._sessions.present():
                 if self._socket.name_of(session.key) is None:
                     self._limits.silence("revoked", session.identity, NotAllowed(REVOKED), now)
-
-    def all_heard(self, feed: ServedFeed, now: float) -> bool:
-        """Return whether all trainers have acknowledged the end of a feed, or are given up."""
-        return feed.is_heard(any(one.uses for one in self._sessions.of_feed(feed.name)), now)
 
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""
@@ -602,7 +581,7 @@ class Reception:
         durable = self.config.state_directory is not None
         for session in self._sessions.present():
             returns = durable and session.process != self.config.program
-            self.outbox.stop(session, self.feeds[session.feed], returns)
+            self.outbox.stop(session, returns)
 
 
 def _greeting_of(hello: Hello, frames: Sequence[Frame], feed: ServedFeed) -> Greeting:

@@ -23,8 +23,7 @@ feed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from headrace_proto.errors import FeedRewound, HeadraceError, ServerError, from_code
 from headrace_proto.messages import Hello
@@ -32,6 +31,7 @@ from headrace_proto.messages import Hello
 from ..leasing.words import COUNTER_BITS
 from ..net.bounded_map import BoundedMap
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, in_use
+from .sessions import Session
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
@@ -56,16 +56,6 @@ def wanted_by(hello: Hello) -> str:
     return BEGINNING if hello.restart else hello.resume
 
 
-@dataclass(frozen=True, slots=True)
-class PresentTrainer:
-    """A trainer that counts as present."""
-
-    process: bytes
-    resumed: str  # the snapshot of its token, or BEGINNING; "": without a token
-    seen: float
-    uses: bool = True  # whether it has not acknowledged the end of the feed
-
-
 class Resuming:
     """The judge of one feed's greetings, for the life of an owner.
 
@@ -77,9 +67,9 @@ class Resuming:
         self,
         feed: FeedConfig,
         durable: bool,
-        starts: tuple[int, ...] = (),
-        alone: bool = True,
-        report: Callable[..., None] = lambda kind, **values: None,
+        starts: tuple[int, ...],
+        alone: bool,
+        report: Callable[..., None],
     ) -> None:
         """``starts``: the last starts of the server, this one at the end.
 
@@ -145,8 +135,11 @@ class Resuming:
             if not self._alone:
                 self._tell(mark, generation=self.generation)
 
-    def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
-        """Admit a trainer without a session, or raise the reason against it."""
+    def admit(self, hello: Hello, members: Sequence[Session], over: bool, now: float) -> None:
+        """Admit a trainer without a session, or raise the reason against it.
+
+        ``members``: the sessions that are present.  ``over``: whether the feed is.
+        """
         if hello.generation not in (-1, self.generation):  # -1: it comes for the first time
             raise self.rewound()
         worked = [hello.term, *(held.token >> COUNTER_BITS for held in hello.batches)]
@@ -169,10 +162,10 @@ class Resuming:
         if wanted in self._refused:
             raise self._refused.pop(wanted)
         if wanted != self.snapshot or not self.untouched:
-            self._join(hello, wanted, members, now)
+            self._join(hello, wanted, members, over, now)
 
     def _join(
-        self, hello: Hello, wanted: str, members: Iterable[PresentTrainer], now: float
+        self, hello: Hello, wanted: str, members: Sequence[Session], over: bool, now: float
     ) -> None:
         """Let a trainer join the others of its snapshot, or raise the reason against it."""
         asked = self._asked.first(hello.nonce, now) + _LATE_S
@@ -180,7 +173,7 @@ class Resuming:
         group = [m for m in others if m.resumed == wanted == self.snapshot]
         if any(m.seen > asked for m in group):
             return
-        users = [m for m in others if m.uses]
+        users = [m for m in others if m.uses and not over]
         if wanted == BEGINNING and (group or users):
             if not group and any(m.seen > asked for m in users):
                 raise in_use(self._feed, "other trainers use it")

@@ -59,7 +59,6 @@ class Part:
     used: tuple[int, int] = (0, 0)  # number of commits and of their rows, in all lives
     #: Chunks that an earlier process read, with examples in flight, for which they are read again.
     earlier: set[int] = field(default_factory=set)
-    logged: int = 0  # calls of the desk that had its records stored
     tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
     noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``
     status: dict[str, Plain] = field(default_factory=dict)  # its part of a ``FeedStatus``
@@ -121,7 +120,8 @@ class ServedFeed:
         self.desk: Desk  # which there is once all partitions are open
         self.opened = False  # whether all partitions are open (or done), or the feed has failed
         self.serves = False  # whether its desk is open, and the feed has not failed
-        self.known: dict[bytes, Known] = {}  # the trainers that have a session …
+        self.present: dict[bytes, Session] = {}  # the sessions of its trainers, by nonce
+        self.known: dict[bytes, Known] = {}  # the trainers that have a session at the desk …
         self.births: list[Known] = []  # … and, of the life before, of each rank the last …
         self.runs: dict[int, None] = {}  # … and the runs of ranks, the present one last
         self.schema: Plain = None
@@ -281,21 +281,28 @@ class ServedFeed:
             return {}
         return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
 
-    def on_stored(self, partition: int, count: int) -> None:
-        """Note how many calls of the desk that had a partition's records stored are."""
-        if self.serves:
-            self.desk.stored(partition, count)
-            self.wakes()
+    def stored(self, partition: int) -> Callable[[], None]:
+        """Return the call to make once all is stored that the desk has logged of a partition."""
+        logged = self.desk.logged(partition)
 
-    def describe(self, now: float, named: Callable[[str, bytes], str]) -> str:
-        """Describe the cause of a trainer's wait, for the text of its deadline error.
+        def call() -> None:
+            if self.serves:
+                self.desk.stored(partition, logged)
+                self.wakes()
 
-        ``named`` returns the name of a feed's trainer by its nonce.
-        """
+        return call
+
+    def _name_of(self, nonce: bytes) -> str:
+        """Return the name of a trainer, for people."""
+        session = self.present.get(nonce)
+        return "a trainer" if session is None else session.described
+
+    def describe(self, now: float) -> str:
+        """Describe the cause of a trainer's wait, for the text of its deadline error."""
         waiting = [(number, one) for number, one in self.partitions.items() if one.waits]
         waits = [f"partition {number}: {one.waits}" for number, one in waiting[:3]]
         if self.serves:
-            waits.append(self.desk.describe(now, partial(named, self.name)))
+            waits.append(self.desk.describe(now, self._name_of))
         return "; ".join(filter(None, waits))
 
     def lost(self, session: Session) -> None:
@@ -307,10 +314,10 @@ class ServedFeed:
         """Note that a trainer is back."""
         self._away.pop(trainer, None)
 
-    def is_heard(self, deaf: bool, now: float) -> bool:
+    def is_heard(self, now: float) -> bool:
         """Return whether the end of the feed, which is here, has reached its trainers.
 
-        It waits for trainers that are present and have not acknowledged the end (``deaf``), and for
+        It waits for trainers that are present and have not acknowledged the end, and for
         those whose connection is lost, but no longer than a lease lasts.  Where the feed had ended
         before this server began, trainers of the earlier one get some time to return.
         """
@@ -322,6 +329,7 @@ class ServedFeed:
         began_ended = self.durable and self.counters.counts["batches"] == self.counters.before
         if began_ended and now < self._ended_at + _RETURN_S:
             return False
+        deaf = any(session.uses for session in self.present.values())
         return not deaf and not any(until > now for until in self._away.values())
 
     def fail(self, code: str, text: str) -> None:

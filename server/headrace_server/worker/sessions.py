@@ -18,11 +18,10 @@ import hmac
 import logging
 import os
 import secrets
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered, Hello, Renew
@@ -31,6 +30,9 @@ from headrace_proto.state_buffers import PROOF_BYTES
 from ..files.durable_file import writing
 from ..leasing.words import Batch
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
+
+if TYPE_CHECKING:
+    from .served_feed import ServedFeed
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -87,7 +89,7 @@ class Session:
 
     number: int
     nonce: bytes
-    feed: str
+    feed: ServedFeed
     identity: bytes
     proof: bytes
     path: Path
@@ -167,12 +169,11 @@ class SessionTable:
 
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
-        self._by_nonce: defaultdict[str, dict[bytes, Session]] = defaultdict(dict)  # by feed
         self.by_connection: dict[bytes, Session] = {}  # present ones
         self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
 
     def open(
-        self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
+        self, nonce: bytes, feed: ServedFeed, identity: bytes, key: str = "", name: str = ""
     ) -> Session:
         """Open a session with its file.  LimitExceeded where there are too many."""
         if len(self._by_number) >= self.max_trainers:
@@ -193,22 +194,9 @@ class SessionTable:
                 raise
         session = Session(number, nonce, feed, identity, proof, path, fd, key, name)
         self._by_number[number] = session
-        self._by_nonce[feed][nonce] = session
+        feed.present[nonce] = session
         self.by_connection[identity] = session
         return session
-
-    def named(self, feed: str, nonce: bytes) -> Session | None:
-        """Return the present session of a nonce."""
-        return self._by_nonce[feed].get(nonce)
-
-    def by_nonce(self, feed: str) -> Mapping[bytes, Session]:
-        """Return the present sessions of a feed, now and later."""
-        return self._by_nonce[feed]
-
-    def name_of(self, feed: str, nonce: bytes) -> str:
-        """Return the name of a trainer, for people."""
-        session = self.named(feed, nonce)
-        return "a trainer" if session is None else session.described
 
     def move(self, session: Session, identity: bytes) -> None:
         """Reach a session by another connection."""
@@ -245,8 +233,8 @@ class SessionTable:
         session.present = False
         if not session.local:
             _close(session)
-        if self.named(session.feed, session.nonce) is session:
-            del self._by_nonce[session.feed][session.nonce]
+        if session.feed.present.get(session.nonce) is session:
+            del session.feed.present[session.nonce]
         if self.by_connection.get(session.identity) is session:
             del self.by_connection[session.identity]
 
@@ -260,10 +248,6 @@ class SessionTable:
                 session.path.unlink(missing_ok=True)
                 _close(session)
                 yield session
-
-    def of_feed(self, feed: str) -> list[Session]:
-        """Return the sessions of a feed, present or not."""
-        return [session for session in self._by_number.values() if session.feed == feed]
 
     def present(self) -> list[Session]:
         return [session for session in self._by_number.values() if session.present]

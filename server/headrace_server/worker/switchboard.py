@@ -49,7 +49,7 @@ logger = logging.getLogger("headrace.trainers")
 
 
 #: Handles a message of a trainer's session, with its further frames.
-Handler = Callable[[Session, ServedFeed, Any, Sequence[Frame]], object]
+Handler = Callable[[Session, Any, Sequence[Frame]], object]
 #: A call, and its arguments.
 Deferred = tuple[Callable[..., object], tuple[object, ...]]
 #: Stands for an unknown trainer.  It never greets, so recovery waits for the full grace period.
@@ -224,13 +224,13 @@ class Switchboard:
 
     def _answer_stats(self, request: int) -> None:
         self.do(self.partitions.report)
-        sessions, now = self.outbox.sessions, self.clock()
-        feeds = {name: feed_status(feed, sessions, now) for name, feed in self.feeds.items()}
+        now = self.clock()
+        feeds = {name: feed_status(feed, now) for name, feed in self.feeds.items()}
         workers = [{"worker": self.worker, **self.partitions.status()}]
         self._answer(request, feeds=feeds, workers=workers, access=self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
-        self._answer(request, users=users_of(self.feeds[feed], self.outbox.sessions))
+        self._answer(request, users=users_of(self.feeds[feed]))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
         self._close_input(self.feeds[feed], cancel, partial(self._answer, request))
@@ -275,9 +275,9 @@ class Switchboard:
         """Answer with the places of the examples of a key (hexadecimal), and their trainers."""
 
         def seek() -> None:
-            now, sessions, served = self.clock(), self.outbox.sessions, self.feeds[feed]
+            now, served = self.clock(), self.feeds[feed]
             places = [
-                example_status(served, part.number, found, now, sessions)
+                example_status(served, part.number, found, now)
                 for part in (served.partitions.values() if served.serves else ())
                 for found in part.run.seek(bytes.fromhex(key))
             ]
@@ -292,14 +292,12 @@ class Switchboard:
         self.outbox.hurry(session)
         self.do(self._stores.hurry)
 
-    def _flush(
-        self, session: Session, feed: ServedFeed, flush: Flush, frames: Sequence[Frame]
-    ) -> None:
+    def _flush(self, session: Session, flush: Flush, frames: Sequence[Frame]) -> None:
         """Store the states of a trainer's lanes; answer the last message of a flush."""
-        self.do(self._keep, session, feed, flush, frames[0] if frames else b"")
+        self.do(self._keep, session, flush, frames[0] if frames else b"")
 
-    def _keep(self, session: Session, feed: ServedFeed, flush: Flush, block: bytes) -> None:
-        if not feed.serves:
+    def _keep(self, session: Session, flush: Flush, block: bytes) -> None:
+        if not (feed := session.feed).serves:
             return
         answer = partial(self.outbox.answer_request, Answered(session.number, flush.request))
         if not flush.rows:
@@ -317,11 +315,9 @@ class Switchboard:
         if not flush.more:
             self._stores.then(part, answer)
 
-    def _snapshot(
-        self, session: Session, feed: ServedFeed, message: Snapshot, frames: Sequence[Frame]
-    ) -> None:
+    def _snapshot(self, session: Session, message: Snapshot, frames: object) -> None:
         """Have the supervisor copy all stores; a trainer that asks again is answered again."""
-        request = message.request
+        feed, request = session.feed, message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
                 self.outbox.tell(session, session.snapshotted)
@@ -343,60 +339,42 @@ class Switchboard:
                 whole=message.whole,
             )
 
-    def _drain(self, session: Session, feed: ServedFeed, message: Drain, frames: object) -> None:
+    def _drain(self, session: Session, message: Drain, frames: object) -> None:
         """Close the input of a feed for a trainer."""
         drained = Answered(session.number, message.request)
-        self._close_input(feed, message.cancel, partial(self.outbox.answer_request, drained))
+        answer = partial(self.outbox.answer_request, drained)
+        self._close_input(session.feed, message.cancel, answer)
 
-    def _retarget(
-        self, session: Session, feed: ServedFeed, message: Retarget, frames: object
-    ) -> None:
+    def _retarget(self, session: Session, message: Retarget, frames: object) -> None:
         """Change the proportions of classes, or the weights of a mix, for a trainer."""
         kind = "weights" if message.mix else "target"
-        self._change(session, feed, message.request, (kind, list(message.probs)))
+        self._change(session, message.request, (kind, list(message.probs)))
 
-    def _resize(self, session: Session, feed: ServedFeed, message: Resize, frames: object) -> None:
+    def _resize(self, session: Session, message: Resize, frames: object) -> None:
         """Change the batch sizes for a trainer."""
-        what = "batch_size", list(message.sizes)
-        self._change(session, feed, message.request, what, lambda: feed.resized(message.sizes))
+        self._change(session, message.request, ("batch_size", list(message.sizes)))
 
-    def _change(
-        self,
-        session: Session,
-        feed: ServedFeed,
-        request: int,
-        what: tuple[str, Plain],
-        done: Callable[[], object] = lambda: None,
-    ) -> None:
+    def _change(self, session: Session, request: int, what: tuple[str, Plain]) -> None:
         """Change the batches of all partitions; answer with the first changed batch of each."""
 
         def answer(since: list[list[int]], fault: str) -> None:
-            if not fault:
-                done()
+            if what[0] == "batch_size" and not fault:
+                session.feed.resized(what[1])
             code = "server" if fault else ""
             self.outbox.answer_request(Answered(session.number, request, since, code, fault))
 
-        self._order(feed, what, answer)
+        self._order(session.feed, what, answer)
 
     def _resize_as_declared(self, feed: ServedFeed) -> None:
-        """Order partitions that have other batch sizes to go on with those that are declared.
-
-        Batches of an earlier life that trainers hold are claimed first, so that they still count.
-        """
+        """Order partitions that have other batch sizes to go on with those that are declared."""
         parts = [part for part in feed.partitions.values() if part.run.resizes]
 
         def answer(since: object, fault: str) -> None:
             if fault and fault != TOO_LATE:
                 feed.fail("server", f"it can not go on with the batch sizes declared now: {fault}")
 
-        def order() -> None:
-            if feed.serves and feed.desk.recovering:
-                self._when_open(feed.name, order)
-            elif feed.serves:
-                self._order(feed, (DECLARED, None), answer, parts)
-
         if parts:
-            self._when_open(feed.name, order)
+            self._order(feed, (DECLARED, None), answer, parts)
 
     def _order(
         self,
@@ -411,8 +389,15 @@ class Switchboard:
         self._when_open(feed.name, partial(self._steer, feed, orders, parts))
 
     def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:
-        """Give an order to the partitions that can take one now, and to the others later."""
+        """Give an order to the partitions that can take one now, and to the others later.
+
+        Batches of an earlier life that trainers hold are claimed first, so that they still count.
+        """
         if not feed.serves:
+            orders.answer([], "the feed has failed")
+            return
+        if feed.desk.recovering:
+            self._when_open(feed.name, partial(self._steer, feed, orders, parts))
             return
         ordered, later, over = list[Part](), list[Part](), list[Part]()
         for part in parts:
@@ -442,8 +427,9 @@ class Switchboard:
         for part in ordered:
             self._stores.then(part, partial(orders.stored, part))
 
-    def _stats(self, session: Session, feed: ServedFeed, message: Stats, frames: object) -> None:
+    def _stats(self, session: Session, message: Stats, frames: object) -> None:
         """Answer a trainer with the counts of ready, in-flight and committed batches."""
+        feed = session.feed
 
         def call() -> None:
             if feed.serves:
@@ -459,15 +445,10 @@ class Switchboard:
         self._when_open(feed.name, call)
 
     def _close_input(self, feed: ServedFeed, cancel: bool, answer: Callable[[], object]) -> None:
-        """Close a feed's input; answer when its partitions have stored that.
-
-        Batches of an earlier life that trainers hold are claimed first, so that they still count.
-        """
+        """Close a feed's input; answer when its partitions have stored that."""
 
         def close() -> None:
-            if feed.serves and feed.desk.recovering:
-                self._when_open(feed.name, close)
-            elif feed.serves and feed.close(cancel):
+            if feed.serves and feed.close(cancel):
                 self._order(feed, ("close", cancel), lambda since, fault: answer())
             else:
                 answer()
@@ -493,16 +474,15 @@ class Switchboard:
     def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
         if feed.failure is None:
-            self.outbox.finish(feed.name)
+            self.outbox.finish(feed)
         if feed.name in self._reported_over:
             return
         if feed.failure is not None:
-            for session in self.outbox.sessions.of_feed(feed.name):
-                if session.present and not session.welcome:
-                    self.reception.welcome_to_failed(session, feed)
-            self.outbox.end(feed.name, *feed.failure)
-            self.do(self.partitions.abandon, feed)
-        elif self.deferred is not None or not self.reception.all_heard(feed, self.clock()):
+            for session in feed.present.values():
+                if not session.welcome:
+                    self.reception.welcome_to_failed(session)
+            self.outbox.end(feed, *feed.failure)
+        elif self.deferred is not None or not feed.is_heard(self.clock()):
             return
         self._reported_over.add(feed.name)
         code, text = feed.failure or ("", "")
