@@ -161,7 +161,7 @@ def deferred_calls_lost():
     made = Desk.made
 
     def forget(self, work, made_):
-        kept = [of for of in self._deferred if of[0] != self._commit]
+        kept = [of for of in self._deferred if of.func != self._commit]
         self._deferred.clear()
         self._deferred.extend(kept)
         made(self, work, made_)

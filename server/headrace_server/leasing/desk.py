@@ -66,6 +66,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -119,6 +120,9 @@ class Work(NamedTuple):
     most: int = 1  # batches that it may make in one step
 
 
+Call = Callable[[], object]
+
+
 class _Stored:
     """Counts of calls to the port that store something, and the answers that wait for these."""
 
@@ -126,8 +130,8 @@ class _Stored:
 
     def __init__(self) -> None:
         self.logged = self.stored = 0  # calls
-        #: How many calls are to be stored, the session, and what is done then.
-        self.unstored: deque[tuple[int, Any, Any]] = deque()
+        #: How many calls are to be stored, the session, and the token of its commit, or a call.
+        self.unstored: deque[tuple[int, Any, Token | Call]] = deque()
 
 
 class _Cell(_Stored):
@@ -186,13 +190,6 @@ class _Request:
     gone: bool = False
 
 
-class _Over(NamedTuple):
-    request: int
-    partition: int
-    epoch: int  # -1: nothing more at all
-    also: tuple[int, ...] = ()
-
-
 class Desk:
     """One feed at one owner.  All calls but ``Partition.make`` are made under the owner's lock.
 
@@ -247,10 +244,10 @@ class Desk:
         # Making
         self._busy: _Cell | None = None  # the partition that makes now …
         self._again = False  # … whether it may have more memory or rows since it began
-        self._deferred: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._deferred: deque[Call] = deque()
         #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
         #: greeting may begin a new run, and that deals every batch that is not committed.
-        self._deferred_sessions: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._deferred_sessions: deque[Call] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
         self._full = False  # whether making ahead waits for memory
@@ -289,7 +286,7 @@ class Desk:
         name = hello.session
         if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
             self._greeting[name] += 1
-            self._deferred_sessions.append((self._hear_deferred, (hello,)))
+            self._deferred_sessions.append(partial(self._hear_deferred, hello))
             if (session := self.sessions.get(name)) is not None:
                 self._forget_requests(session)  # the greeting names them again
         else:
@@ -364,7 +361,8 @@ class Desk:
                     cell.one.seat(session.slot)
         for hello, session, others in admitted:
             # The next life must know of it before it gets anything.
-            self._joins.unstored.append((session.joined, session, (hello, stale, others)))
+            welcome = partial(self._welcome, hello, session, stale, others)
+            self._joins.unstored.append((session.joined, session, welcome))
         self._stored(self._joins, 0)
 
     def _refusal(self, hello: Greeting) -> tuple[str, str] | None:
@@ -438,7 +436,7 @@ class Desk:
         if not self._newcomers:
             return
         if self._busy is not None:
-            self._deferred_sessions.append((self._look_at_newcomers, (alive,)))
+            self._deferred_sessions.append(partial(self._look_at_newcomers, alive))
             return
         alive = alive and bool(self.sessions)  # else the one that gave a sign has left since
         hellos = sorted(self._newcomers.values(), key=lambda one: one.birth)
@@ -539,6 +537,8 @@ class Desk:
         return None
 
     def _welcome(self, hello: Greeting, session: _Session, stale: set[Token], others: int) -> None:
+        if session.greeting is not hello or self._greeting[session.name]:
+            return  # it has left, or greeted again
         gets = {request: (partition, epoch) for request, partition, epoch in hello.gets}
         kept = {of[0] for of in (*hello.held, *hello.commits)}
         again = []
@@ -614,7 +614,7 @@ class Desk:
     def leave(self, name: bytes) -> None:
         """End a session: its batches go to others."""
         if self._greeting[name]:  # its greeting waits for a partition
-            self._deferred_sessions.append((self._leave, (name,)))
+            self._deferred_sessions.append(partial(self._leave, name))
         else:
             self._leave(name)
 
@@ -654,7 +654,7 @@ class Desk:
         partition = batch.partition
         cell = self._cells[partition]
         if cell is self._busy:
-            self._deferred.append((self._commit, (session, token, payload)))
+            self._deferred.append(partial(self._commit, session, token, payload))
             return
         if fault := cell.one.commit(batch, token, payload):
             if fault[0] == EARLY:
@@ -732,7 +732,7 @@ class Desk:
         """End a lease without a commit: the batch goes to another request."""
         session, cell = batch.holder, self._cells[batch.partition]
         if cell is self._busy:
-            self._deferred.append((self._end, (batch,)))
+            self._deferred.append(partial(self._end, batch))
             return
         if session.leases.pop(batch.token, None) is None:
             return
@@ -752,7 +752,7 @@ class Desk:
     def _void(self, session: _Session, cell: _Cell, since: Turn = (0, -1)) -> None:
         """Void the lanes of a session, and the batches of them from a turn on."""
         if cell is self._busy:
-            self._deferred.append((self._void, (session, cell, since)))
+            self._deferred.append(partial(self._void, session, cell, since))
             return
         for token, batch in list(session.leases.items()):
             if batch.partition == cell.number and batch.turn >= since:
@@ -793,7 +793,7 @@ class Desk:
         self._joins.logged += 1
         self.port.left(session)
 
-    def _when_stored(self, cell: _Cell, session: _Session, what: Token | _Over) -> None:
+    def _when_stored(self, cell: _Cell, session: _Session, what: Token | Call) -> None:
         """Answer a session once all entries of a partition so far are stored."""
         cell.unstored.append((cell.logged, session, what))
         self._stored(cell, cell.stored)
@@ -819,23 +819,14 @@ class Desk:
             busy = of is self._joins and self._busy is not None
             deferred = self._deferred or self._deferred_sessions
             if busy and (self.world or queue[0][1].leases or deferred):
-                self._deferred_sessions.append((self._stored, (of, number)))
+                self._deferred_sessions.append(partial(self._stored, of, number))
                 break
             _, session, what = queue.popleft()
-            if type(what) is int:
+            if isinstance(what, int):
                 session.unstored -= 1
                 answers.setdefault(session, []).append(what)
-            elif not isinstance(of, _Cell):
-                hello, stale, others = what
-                # else it has left, or greeted again
-                if session.greeting is hello and not self._greeting[session.name]:
-                    self._welcome(hello, session, stale, others)
-            elif isinstance(what, _Over):
-                of.over[session.slot] = FOREVER if what.epoch < 0 else what.epoch
-                what = what._replace(also=self._over_as_well(of, session.slot))
-                self.port.over(session.name, *what)
             else:
-                self._apply(of, what)
+                what()
         for session, tokens in answers.items():
             self.port.answer(session.name, tokens)
 
@@ -855,12 +846,12 @@ class Desk:
         else:
             self._write("order", cell)
             cell.ordered = True
-            cell.unstored.append((cell.logged, None, order))
+            cell.unstored.append((cell.logged, None, partial(self._apply, cell, order)))
         return order
 
     def _apply(self, cell: _Cell, order: Order) -> None:
         if cell is self._busy:
-            self._deferred.append((self._apply, (cell, order)))
+            self._deferred.append(partial(self._apply, cell, order))
             return
         cell.one.apply(order)
         cell.ordered = cell.ended = False
@@ -1067,7 +1058,13 @@ class Desk:
         del session.asked[request.number]
         session.idle -= request.idle
         self._look_at_held_up()
-        self._when_stored(cell, session, _Over(request.number, cell.number, epoch))
+        self._when_stored(cell, session, partial(self._over, request, epoch))
+
+    def _over(self, request: _Request, epoch: int) -> None:
+        session, cell = request.session, request.cell
+        cell.over[session.slot] = FOREVER if epoch < 0 else epoch
+        also = self._over_as_well(cell, session.slot)
+        self.port.over(session.name, request.number, cell.number, epoch, also)
 
     def _over_as_well(self, cell: _Cell, slot: Slot) -> tuple[int, ...]:
         """Return the other partitions where this epoch is known to be over, too."""
@@ -1200,8 +1197,7 @@ class Desk:
 
     def _catch_up(self, cell: _Cell) -> None:
         while (deferred := self._deferred or self._deferred_sessions) and self._busy is None:
-            call, arguments = deferred.popleft()
-            call(*arguments)
+            deferred.popleft()()
         if cell.asking:
             self._serve(cell)
 
@@ -1272,14 +1268,6 @@ class Desk:
                 request.told = True
                 self.port.idle(request.session.name, request.number, request.live)
 
-    def work(self) -> bool:
-        """Do one step of making at once; return False where there is nothing to do."""
-        work = self.next_work() or (self.work_ahead() if self.ahead else None)
-        if work is not None:
-            one = self.partitions[work.partition]
-            self.made(work, one.make(work.slot, work.epoch, work.beyond, work.most))
-        return work is not None
-
     # Queries
 
     @property
@@ -1326,7 +1314,7 @@ class Desk:
     def saving(self) -> int:
         """Number of commits that are not stored."""
         unstored = (of.unstored for of in self._cells.values())
-        return sum(type(what) is int for of in unstored for _, _, what in of)
+        return sum(isinstance(what, int) for of in unstored for _, _, what in of)
 
     def standing(self) -> dict[str, int]:
         """Return the number of made, unsettled batches by the place where they are."""

@@ -273,16 +273,3 @@ class Stores:
                     part.waits = f"nothing can be committed to {journal.fault}"[:1000]
             except Exception as error:
                 self.fail(part, error)
-
-    def close(self) -> None:
-        """Write gathered changes, and release the files."""
-        self.write()
-        parts, self._parts = self._parts, []
-        for part in parts:
-            part.journal.close()
-        for lock in self._locks:
-            os.close(lock)
-        self._locks.clear()
-        if self._wake_fd >= 0:
-            os.close(self._wake_fd)
-        self._wake_fd = -1

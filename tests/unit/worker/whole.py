@@ -99,7 +99,10 @@ class Worker:
         stores = self.owner._partitions.stores
         stores._gathered.clear()
         stores._record = None
-        stores.close()
+        for part in stores._parts:
+            part.journal.close()
+        for number in (*stores._locks, stores.fileno()):
+            os.close(number)
         self.owner._channels.close()
         self.owner._socket.close()
         self._context.destroy(linger=0)
