@@ -241,7 +241,11 @@ def _unpack_step(data: bytes) -> Step:
     returned += released
     withdrawn += returned
     asked = numbers[withdrawn:]
-    listed_gets = tuple(map(_new_get, zip(asked[::3], asked[1::3], asked[2::3], strict=True)))
+    if gets > 1:
+        of = zip(asked[::3], asked[1::3], asked[2::3], strict=True)
+        listed_gets = tuple(map(_new_get, of))
+    else:
+        listed_gets = (_new(Get, asked),) if asked else ()
     lists = (
         *(numbers[:commits], numbers[commits:released]),
         *(numbers[released:returned], numbers[returned:withdrawn]),

@@ -516,13 +516,9 @@ class Desk:
             batch = waiting
         elif not cell.one.reclaim(batch):
             return False
-        leases[batch.name] = self._lease(batch, token, session, 0)
+        batch.token, batch.holder, batch.request, batch.since = token, session, 0, self._now
+        leases[batch.name] = session.leases[token] = batch
         return True
-
-    def _lease(self, batch: Batch, token: Token, session: _Session, request: int) -> Batch:
-        batch.token, batch.holder, batch.request, batch.since = token, session, request, self._now
-        session.leases[token] = batch
-        return batch
 
     @staticmethod
     def _take_out(cell: _Cell, batch: Batch) -> Batch | None:
@@ -768,8 +764,9 @@ class Desk:
         self._look(cell)
 
     def _grant(self, session: _Session, request: int, batch: Batch) -> None:
-        self._token += 1
-        self._lease(batch, self._token, session, request)
+        self._token = token = self._token + 1
+        batch.token, batch.holder, batch.request, batch.since = token, session, request, self._now
+        session.leases[token] = batch
         self._send(session, batch)
 
     def _send(self, session: _Session, batch: Batch) -> None:
