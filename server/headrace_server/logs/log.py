@@ -1,0 +1,172 @@
+"""One partition of a log at work: the ledger, its files, and the feeds that read on.
+
+    append ─► ledger ─► files ─► stored ─► next_event(feed), pieces(sequence, first, after)
+
+Call ``flush`` after each round of the loop, and when a file's thread wakes it; ``tick`` some fifty
+times a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from ..files.journal_file import HEAD, START, record_bytes
+from .ledger import Ledger, LogOptions, View
+from .log_files import LogDamaged, LogFiles
+from .records import GROUP, Close, Entry, Kind, Record, entries
+
+logger = logging.getLogger("headrace.log")
+
+
+class Log:
+    def __init__(
+        self, files: LogFiles, options: LogOptions, widths: Sequence[int], now: float
+    ) -> None:
+        """``widths``: bytes of a step in each column."""
+        self._files = files
+        self._widths, self._offsets = widths, [*accumulate(widths, initial=0)]
+        self.ledger = Ledger(options, now)
+        self._restore()
+
+    # Another life
+
+    def _restore(self) -> None:
+        numbers, start, place = self._files.numbers(), 0, 0  # of the last whole table
+        found: list[tuple[int, int, memoryview]] = []
+        for number in reversed(numbers):
+            groups = self._files.groups(number)
+            tables = [GROUP.unpack_from(data)[-2:] for _, data in groups]
+            start, place = max([(start, place), *tables])
+            found[:0] = [(number, at, data) for at, data in groups]
+            if number == start:
+                break
+        whole = self._unbroken([one for one in found if one[:2] >= (start, place)])
+        self.ledger.restore(whole, set(numbers).__contains__)
+        last = whole[-1][0] if whole else 0
+        if not (last and self._files.resume(last)):
+            self.ledger.next_file(max(numbers, default=0) + 1)
+
+    def _unbroken(
+        self, groups: list[tuple[int, int, memoryview]]
+    ) -> list[tuple[int, int, memoryview]]:
+        """Return the groups up to one that does not follow; LogDamaged if a file was synced."""
+        after = None
+        for i, (number, _, data) in enumerate(groups):
+            first, before, count, *_ = GROUP.unpack_from(data)
+            if after not in (None, before + 1):
+                fault = f"records {after} to {before} are missing before file {number} of the log"
+                if self._files.durable:
+                    raise LogDamaged(
+                        f"{fault} (a loss of power can leave that where durability was 'process': "
+                        "start with that once to go on from the moment before)"
+                    )
+                logger.warning("%s: it goes on from the moment before", fault)
+                for later in self._files.numbers():
+                    if later >= number:
+                        self._files.delete(later)
+                return groups[:i]
+            after = first + count
+        return groups
+
+    def begin(self) -> None:
+        """All feeds and snapshots of this life are attached."""
+        again = self.ledger.unread
+        view = View(again.start - 1, read=again.start - 1)
+        for entry in self._walk(view):
+            if entry is None or entry.position >= again.stop:
+                break
+            view.read = entry.position
+            self.ledger.recall(entry)
+        self.ledger.attached()
+        for number in self._files.numbers():
+            if number not in self.ledger.files and number < self.ledger.file:
+                self._files.delete(number)
+
+    # At work
+
+    def flush(self) -> None:
+        """Write what was appended, and take note of what is stored."""
+        for group in self.ledger.take():
+            self._files.write(group)
+        if stored := self._files.stored():
+            self.ledger.stored(stored)
+
+    def tick(self, now: float) -> None:
+        self.ledger.tick(now)
+        self.flush()
+        for number in self.ledger.drops:
+            self._files.delete(number)
+        self.ledger.drops.clear()
+
+    def next_event(self, name: str) -> Entry | None:
+        """Return the next record for a feed; None where it has read all that is durable.
+
+        It opens a sequence, or it has steps, or it closes one, or all three.  One that closes a
+        sequence as LOST is of no file: the feed gets no more of that.
+        """
+        view = self.ledger.views[name]
+        if view.lost:
+            lost = Record(Kind.STEPS, Close.LOST, of=view.lost.pop())
+            return Entry(view.read, lost, 0, 0, 0)
+        if view.walk is None:
+            view.walk = self._walk(view)
+        while (entry := next(view.walk)) is not None:
+            if self.ledger.read(name, entry):
+                return entry
+        return None
+
+    def _walk(self, view: View) -> Iterator[Entry | None]:
+        """Yield the durable records after those that a view has read, and None where there is none.
+
+        It goes on when more are there.
+        """
+        ledger, file, place = self.ledger, -1, 0
+        while True:
+            position = view.read + 1
+            if position > ledger.durable:
+                yield None
+                continue
+            if file not in ledger.files or ledger.files[file][1] < position:
+                later = (n for n, (_, last) in ledger.files.items() if last >= position)
+                file, place = next(later, -1), START + HEAD
+                if file < 0:  # a loss of power took all that is left
+                    yield None
+                    continue
+            *_, nbytes, _, _ = GROUP.unpack_from(self._files.read(file, place, GROUP.size))
+            data = self._files.read(file, place, nbytes)
+            for entry in entries(file, place, data):
+                if entry.position > view.read:
+                    yield entry
+            place += record_bytes(nbytes)
+
+    def pieces(self, of: int, column: int, first: int, after: int) -> Iterator[memoryview]:
+        """Yield the steps [first, after) of a sequence in a column, not copied, in order.
+
+        LookupError where the log has not all of them any more.
+        """
+        width, offset = self._widths[column], self._offsets[column]
+        s = self.ledger.sequences
+        for at in s.chain(s.row.get(of, -1)):
+            upto, begin = s.upto[at], s.first[at]
+            if upto > first < after and begin <= first:
+                end = min(after, upto)
+                place = s.place[at] + offset * (upto - begin) + (first - begin) * width
+                yield self._files.read(s.file[at], place, (end - first) * width)
+                first = end
+        if first < after:
+            raise LookupError(f"steps {first} to {after} of sequence {of} are not in the log")
+
+    def context(self, of: int) -> memoryview:
+        """Return the context of a sequence, empty where it has none."""
+        s = self.ledger.sequences
+        for at in s.chain(s.row.get(of, -1)):
+            if not s.upto[at]:
+                return self._files.read(s.file[at], s.place[at], s.nbytes[at])
+            break
+        return memoryview(b"")
+
+    def close(self) -> None:
+        self.flush()
+        self._files.close()

@@ -1,0 +1,138 @@
+"""Sequences in memory, and where their steps lie: columns of numbers, and no object for either.
+
+    sequence   its opening's position, producer, steps, close, clock; first and last extent
+    extent     up to which step, position, file, place, bytes, version, time; the next extent
+
+Of 100,000 open keys most are idle, so their bytes count.  The context of a sequence is its first
+extent, up to step 0, and stays as long as the sequence.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from .records import NEVER, Close
+from .words import FREE, RECALLED, Extent, Standing
+
+#: The file of an extent that is free.
+NO_FILE = 2**32 - 1
+
+
+class _Rows:
+    """Columns of numbers.  A row that is freed is used again."""
+
+    def __init__(self, types: str) -> None:
+        self.columns: list[array[Any]] = [array(code) for code in types]
+        self._appends = [column.append for column in self.columns]
+        self.free = array("i")
+
+    def add(self, *values: float) -> int:
+        if self.free:
+            row = self.free.pop()
+            for column, value in zip(self.columns, values, strict=True):
+                column[row] = value
+            return row
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
+        return len(self.columns[0]) - 1
+
+
+class Sequences:
+    def __init__(self) -> None:
+        self._sequences, self._extents = _Rows("qqqqdBii"), _Rows("IIqIIIqdii")
+        self.id, self.owner, self.steps, self.closed_at = self._sequences.columns[:4]
+        self.touched, self.state, self._head, self._tail = self._sequences.columns[4:]
+        self.upto, self.first, self.at, self.file, self.place = self._extents.columns[:5]
+        self.nbytes, _, _, self._next, self.of = self._extents.columns[5:]
+        self.keys: list[bytes] = []
+        self.row: dict[int, int] = {}  # by sequence
+        self.open: dict[bytes, int] = {}  # rows by key
+        self.live: dict[int, int] = {}  # bytes of extents by file
+        self.living = 0  # bytes of all extents
+
+    def begin(self, of: int, key: bytes, owner: int) -> int:
+        """Return the row of a new sequence, which passes for one that is brought back."""
+        row = self._sequences.add(of, owner, 0, NEVER, 0.0, RECALLED, -1, -1)
+        self.row[of] = row
+        self.keys[row : row + 1] = [key]
+        return row
+
+    def settle(self, row: int, state: int) -> None:
+        """Set the state of a sequence."""
+        self.state[row] = state
+        if state == Close.GOING:
+            self.open[self.keys[row]] = row
+        elif self.open.get(self.keys[row]) == row:
+            del self.open[self.keys[row]]
+
+    def add(self, row: int, extent: Extent) -> None:
+        """Add steps to a sequence, or its context."""
+        at, tail = self._extents.add(*extent, -1, row), self._tail[row]
+        if tail < 0:
+            self._head[row] = at
+        else:
+            self._next[tail] = at
+        self._tail[row] = at
+        self.steps[row] = extent.upto
+        self._count(extent.file, extent.nbytes)
+
+    def _count(self, file: int, nbytes: int) -> None:
+        self.live[file] = self.live.get(file, 0) + nbytes
+        self.living += nbytes
+
+    def move(self, extent: int, file: int, place: int) -> None:
+        """Note that the bytes of an extent were carried."""
+        self._count(self.file[extent], -self.nbytes[extent])
+        self._count(file, self.nbytes[extent])
+        self.file[extent], self.place[extent] = file, place
+
+    def trim(self, row: int, floor: int) -> None:
+        """Forget the steps before ``floor``, by whole extents."""
+        before, extent = -1, self._head[row]
+        if extent >= 0 and not self.upto[extent] and floor < NEVER:
+            before, extent = extent, self._next[extent]
+        while extent >= 0 and self.upto[extent] <= floor:
+            self._count(self.file[extent], -self.nbytes[extent])
+            self.file[extent] = NO_FILE
+            self._extents.free.append(extent)
+            extent = self._next[extent]
+        if before < 0:
+            self._head[row] = extent
+        else:
+            self._next[before] = extent
+        if extent < 0:
+            self._tail[row] = before
+
+    def drop(self, row: int) -> None:
+        """Forget a sequence."""
+        self.trim(row, NEVER)
+        self.settle(row, FREE)
+        del self.row[self.id[row]]
+        self.owner[row], self.keys[row] = -1, b""
+        self._sequences.free.append(row)
+
+    def chain(self, row: int) -> Iterator[int]:
+        """Yield the rows of a sequence's extents; -1 is the row of none."""
+        extent = self._head[row] if row >= 0 else -1
+        while extent >= 0:
+            yield extent
+            extent = self._next[extent]
+
+    def extent(self, at: int) -> Extent:
+        return Extent._make([column[at] for column in self._extents.columns[:8]])
+
+    def standing(self, row: int) -> Standing:
+        """Return a sequence as plain values."""
+        extents = [self.extent(at) for at in self.chain(row)]
+        values = [column[row] for column in self._sequences.columns[:6]]
+        return Standing._make((*values, self.keys[row], extents))
+
+    def enter(self, row: int, standing: Standing) -> None:
+        """Give a new sequence the values of one that a table has."""
+        for extent in standing.extents:
+            self.add(row, Extent._make(extent))
+        for column, value in zip(self._sequences.columns[2:5], standing[2:5], strict=True):
+            column[row] = value
+        self.settle(row, standing.state)
