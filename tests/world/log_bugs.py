@@ -1,0 +1,227 @@
+"""Bugs to plant in a log, one at a time, by changing a line: random worlds must find each."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from unittest import mock
+
+from headrace_server.logs import ledger, log, sequences
+
+from . import logs
+
+#: Number of worlds in which a bug is looked for.
+MOST = 300
+#: What is wrong: module, line, what takes its place, and the first world to look at.
+BUGS: dict[str, tuple[ModuleType, str, str]] = {
+    "acknowledged before it is durable": (
+        ledger,
+        "Answer(p.durable, refused,",
+        "Answer(p.last, refused,",
+    ),
+    "welcomed before it is durable": (
+        ledger,
+        (
+            "        if self._group.count:\n"
+            "            self._group.joined.append(connection)\n"
+            "        elif"
+        ),
+        "        p.durable = p.last\n        if",
+    ),
+    "a number that comes twice is taken twice": (
+        ledger,
+        "if item.number <= p.last:\n",
+        "p.last -= item.number == p.last\n            if item.number <= p.last:\n",
+    ),
+    "numbers are not in the table": (
+        ledger,
+        "for p in self._producers.values()\n        ]",
+        "for p in ()\n        ]",
+    ),
+    "a restart forgets what was refused": (
+        ledger,
+        "if kind == Kind.REFUSED:",
+        "if kind == Kind.REFUSED and self._complete:",
+    ),
+    "a refusal is told once": (
+        ledger,
+        "self._hear(p, heard)\n        self._connections",
+        "self._hear(p, p.durable)\n        self._connections",
+    ),
+    "an older process of the name goes on": (
+        ledger,
+        "elif birth < p.birth or (birth",
+        "elif (birth",
+    ),
+    "an owner that dies forgets which process is newer": (
+        ledger,
+        "if p is None or birth > p.birth:\n",
+        "if p is not None:\n            p.birth = birth\n        if p is None:\n",
+    ),
+    "an older connection counts": (
+        ledger,
+        "        self.gone(before)\n",
+        "",
+    ),
+    "an idle clock runs while the owner is away": (
+        ledger,
+        "self._frozen = now  #",
+        "self._frozen = -NEVER  #",
+    ),
+    "an idle clock runs while producers lack credit": (
+        ledger,
+        "            self._frozen = now\n",
+        "            pass\n",
+    ),
+    "credit is lost with some items": (
+        ledger,
+        "            p.received += cost\n",
+        "            p.received += cost\n            cost //= 2\n",
+    ),
+    "a full log starves its feeds": (
+        ledger,
+        " and not self.starving",
+        "",
+    ),
+    "openings that are sent again lack their places": (
+        ledger,
+        "now, connection, reopens, None",
+        "now, connection, 0, None",
+    ),
+    "the table has open sequences alone": (
+        ledger,
+        "s.row.get(of, -1)) >= 0:",
+        "s.row.get(of, -1)) >= 0 and not s.state[row]:",
+    ),
+    "a table begins amid a group": (
+        ledger,
+        "            self._end_group()\n            self._table, ",
+        "            self._table, ",
+    ),
+    "files go though the table lacks what a lagging feed found": (
+        ledger,
+        "min(*seen, self._marked(optional))",
+        "min(seen)",
+    ),
+    "what a lagging feed reads again counts as open": (
+        sequences,
+        "self.settle(row, standing.state)",
+        "self.settle(row, standing.state & ~RECALLED)",
+    ),
+    "a table begins while extents are carried": (
+        ledger,
+        "if self._carrying or self._since < due",
+        "if self._since < due",
+    ),
+    "extents move before their copy is durable": (
+        ledger,
+        "self._group.moved.append((row, extent._replace(place=place)))",
+        "s.move(row, self._group.file, place)",
+    ),
+    "a file goes while an extent lies there": (
+        ledger,
+        "if not live.get(file):",
+        "if True:",
+    ),
+    "a file goes before a feed has stored that it is beyond": (
+        ledger,
+        "or newest > seen:\n                return",
+        "or newest > self.durable:\n                return",
+    ),
+    "a sequence that ended is forgotten before its feed has stored it": (
+        ledger,
+        "view.floors[row] = 0 if record.kind == Kind.OPENED else _DONE",
+        "pass",
+    ),
+    "a restart does not read what feeds had read": (
+        ledger,
+        "return range(self._marked() + 1",
+        "return range(last + 1",
+    ),
+    "what is carried takes the place of the file's end": (
+        ledger,
+        "            place += nbytes\n\n    def next_file",
+        "\n    def next_file",
+    ),
+    "no table is ever whole": (
+        ledger,
+        "if piece is None:\n            self._group.table",
+        (
+            "if piece is None:\n"
+            "            self._table = None\n"
+            "            return\n"
+            "            self._group.table"
+        ),
+    ),
+    "feeds read what is not durable": (
+        log,
+        "if position > ledger.durable:",
+        "if position >= ledger.position:",
+    ),
+    "a file that came back after a crash stays": (
+        log,
+        "                self._files.delete(number)\n\n    # At work",
+        "                pass\n\n    # At work",
+    ),
+    "a context goes with the first steps": (
+        sequences,
+        "and floor < NEVER",
+        "and False",
+    ),
+    "snapshots hold nothing": (
+        ledger,
+        "if view.required or optional]",
+        "if view.read < NEVER]",
+    ),
+    "a restart forgets that a log is closed": (
+        ledger,
+        "self.closed, self._next_look = True, 0.0",
+        "self.closed, self._next_look = self._complete, 0.0",
+    ),
+}
+
+
+def _changed(module: ModuleType, old: str, new: str) -> ModuleType:
+    text = inspect.getsource(module)
+    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {module.__name__}"
+    found = types.ModuleType(module.__name__)
+    found.__package__, found.__file__ = module.__package__, module.__file__
+    with mock.patch.dict("sys.modules", {module.__name__: found}):
+        exec(
+            compile(text.replace(old, new), f"{module.__name__} with a bug", "exec"), found.__dict__
+        )
+    return found
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    module, old, new = BUGS[name]
+    changed = _changed(module, old, new)
+    place, class_ = {
+        ledger: (log, "Ledger"), log: (logs, "Log"), sequences: (ledger, "Sequences"),
+    }[module]  # fmt: skip
+    with mock.patch.object(place, class_, changed.__dict__[class_]):
+        yield
+
+
+#: Where to begin, for bugs that few worlds find.
+_RARE = {
+    "a table begins amid a group": 165,
+    "an owner that dies forgets which process is newer": 54,
+    "snapshots hold nothing": 40,
+}
+
+
+def find(name: str, most: int = MOST) -> tuple[int, str]:
+    """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
+    first = _RARE.get(name, 0)
+    with planted(name):
+        for seed in range(first, first + most):
+            try:
+                logs.check(seed)
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {error}"[:80]
+    return -1, ""
