@@ -98,10 +98,11 @@ class Feed:
             self._slots, self._batch = segments.slots, SegmentBatch
             if segments.states:
                 self._hands = Saving(link, segments, self._framework)
-            return
-        self._slots = KnownSlots(self._layout)
-        if any(field.ragged for field in self._schema.values()):
-            self._batch = RaggedBatch
+        else:
+            self._slots = KnownSlots(self._layout)
+            if any(field.ragged for field in self._schema.values()):
+                self._batch = RaggedBatch
+        self._accepts = self._joined(None if self._epochs is None else self._epochs.enter)
 
     # Properties
 
@@ -197,7 +198,7 @@ class Feed:
 
     def _next(self, within: Accepts | None, none_yet: NoneYet | None) -> Any:
         link = self._link
-        held = link.take(self._accepts(within), none_yet)
+        held = link.take(self._accepts if within is None else self._joined(within), none_yet)
         if held is None:
             raise StopIteration
         hands = self._hands
@@ -217,11 +218,9 @@ class Feed:
             hands.reject(held, block, error)
             raise
 
-    def _accepts(self, within: Accepts | None) -> Accepts | None:
+    def _joined(self, within: Accepts | None) -> Accepts | None:
         """Return what the next batch has to pass: that of a loop, and of saved states."""
-        epochs, hands = self._epochs, self._hands
-        if within is None and epochs is not None:
-            within = epochs.enter
+        hands = self._hands
         if not (isinstance(hands, Saving) and hands.kept):
             return within
         ready = hands.accepts

@@ -93,19 +93,12 @@ class Channel:
         if not 1 <= len(frames) <= _MOST_FRAMES:
             raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")
         if len(frames) == 1 and type(frames[0]) is bytes:
-            size = len(frames[0])
-            pieces: list[Frame] = [_ONE.pack(1, size) + frames[0]]
-            total = _ONE.size + size
+            pieces: list[Frame] = [_ONE.pack(1, len(frames[0])) + frames[0]]
         else:
-            pieces, lengths = [b""], []
-            for frame in frames:
-                part = frame if type(frame) is bytes else _flat(frame)
-                lengths.append(len(part))
-                if part:
-                    pieces.append(part)
-            pieces[0] = head = struct.pack(f"<I{len(lengths)}Q", len(lengths), *lengths)
-            total = len(head) + sum(lengths)
-        written = 0
+            parts = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
+            head = struct.pack(f"<I{len(parts)}Q", len(parts), *map(len, parts))
+            pieces = [head, *(part for part in parts if part)]
+        total, written = sum(map(len, pieces)), 0
         if not self.waits and len(pieces) <= _MOST_PIECES:
             written = self._write(pieces)
             if written == total:
@@ -169,10 +162,10 @@ class Channel:
             if not size:
                 self.ended = True
                 break
-            if self._got:
-                self._got += self._room[:size]
-            else:  # mostly whole messages, which need no buffer
+            at = 0
+            if not self._got:  # mostly whole messages, which need no buffer
                 at = self._cut(self._room[:size], messages)
+            if at < size:
                 self._got += self._room[at:size]
             if size < _READ_BYTES:
                 break

@@ -7,7 +7,7 @@ is no number, and a number is no text.  Every number has bounds, which its alias
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from . import limits
@@ -107,7 +107,7 @@ Signed = Annotated[int, _signed]  #: −1 … 2⁶²-1
 Rank = Annotated[int, _rank]  #: −1 … 65,535
 World = Annotated[int, _world]  #: 0 … 65,536
 Rows = Annotated[int, _rows]  #: 0 … 2²⁰
-Counts = Annotated[tuple[int, ...], _counts]
+Counts = Annotated[Sequence[int], _counts]
 Flag = Annotated[bool, _flag]
 Text = Annotated[str, check_text]
 Blob = Annotated[bytes, _blob]

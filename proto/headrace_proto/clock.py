@@ -36,18 +36,20 @@ class AwakeClock:
     def __init__(self, gap_s: float = _GAP_S, source: Callable[[], float] = time.monotonic) -> None:
         self._gap_s = gap_s
         self._source = source
-        self._lock = threading.Lock()  # else a late thread would move the last look back
+        self._lock = threading.Lock()  # each gap counts once
         self._looked = source()
         self.slept_s = 0.0  # seconds that did not count
 
     def __call__(self) -> float:
-        with self._lock:
-            now = self._source()
-            excess = now - self._looked - self._gap_s
-            if excess > 0:
-                self.slept_s += excess
+        now = self._source()
+        if 0.0 <= now - self._looked <= self._gap_s:  # no call, so no other thread runs up to …
             self._looked = now
-            return now - self.slept_s
+            return now - self.slept_s  # … here
+        with self._lock:
+            passed_s = max(0.0, now - self._looked)  # 0: another thread has looked since
+            self.slept_s += max(0.0, passed_s - self._gap_s)
+            self._looked += passed_s
+            return self._looked - self.slept_s
 
 
 class Deadline:

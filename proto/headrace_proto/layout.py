@@ -112,15 +112,15 @@ class KnownSlots:
         #: As batches may have them: a trainer can change the number of rows for all of them.
         self._fields = list(rows_open(schema).items())
         self._per_row, self._most_rows = per_row, most_rows
-        self._known: dict[int, tuple[Any, int, int, dict[str, Slot]]] = {}
+        self._known: dict[tuple[int, int, int], tuple[Any, dict[str, Slot]]] = {}
         self._last: dict[str, Slot] = {}  # those of the batch before
 
     def of(self, given: Given) -> dict[str, Slot]:
         """Return where each column lies; ProtocolError where the batch does not fit the schema."""
         columns, rows, nbytes = given.columns, given.rows, given.nbytes
-        known = self._known.get(id(columns))
-        if known is not None and known[0] is columns and known[1] == rows and known[2] == nbytes:
-            return known[3]
+        known = self._known.get(key := (id(columns), rows, nbytes))
+        if known is not None and known[0] is columns:
+            return known[1]
         if len(columns) != len(self._fields):
             raise ProtocolError(
                 f"a batch does not have the {len(self._fields)} columns of its feed"
@@ -138,7 +138,7 @@ class KnownSlots:
                 raise ProtocolError(f"column {name!r} of a batch of {rows} rows has {dims[0]}")
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[id(columns)] = columns, rows, nbytes, slots
+        self._known[key] = columns, slots
         self._last = slots
         return slots
 

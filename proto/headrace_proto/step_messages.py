@@ -17,14 +17,13 @@ import struct
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from operator import attrgetter
+from itertools import chain
 from typing import Any, NamedTuple
 
 from . import limits
 from .checks import Blob, Columns, Count, Counts, Flag, Plain, Rows, Signed, Text, check_faults
 from .codec import LAYOUT, Registry, pack, unpack
 from .errors import ProtocolError
-from .record import record
 
 #: The messages that each side may send; the others are in ``messages.py``.
 FROM_TRAINER, FROM_SERVER = Registry("trainer"), Registry("server")
@@ -54,8 +53,8 @@ class Step(NamedTuple):
     released: Counts = ()
     returned: Counts = ()
     withdrawn: Counts = ()  # requests
-    gets: tuple[Get, ...] = ()
-    saves: tuple[Save, ...] = ()
+    gets: Sequence[Get] = ()
+    saves: Sequence[Save] = ()
 
 
 class Given(NamedTuple):
@@ -70,30 +69,27 @@ class Given(NamedTuple):
     epoch: Count  # of its first row
     rows: Rows
     nbytes: Count
-    columns: Columns  # one for each field of the schema
-    place: Blob = b""  # what is in it, for its owner's next life
     bucket: Signed = -1  # where the feed has buckets or classes
-    empty: Rows = 0  # rows that hold nothing
     offset: Count = 0  # in the segment
     frame: Count = 0
     copy_out: Flag = False  # memory is short: copy and release at once
     live: Flag = True  # whether lanes of this trainer go on after it
+    columns: Columns = ()  # one for each field of the schema: offset, nbytes, shape
+    place: Blob = b""  # what is in it, for its owner's next life
     segment: Text = ""  # "" = inline
 
 
-@record
-class Give:
+class Give(NamedTuple):
     """Batches for a trainer, and answers to commits, as in Answer."""
 
     session: Count
-    items: tuple[Given, ...]
+    items: Sequence[Given]
     committed: Counts = ()
     stale: Counts = ()
     faults: Plain = ()
 
 
-@record
-class Answer:
+class Answer(NamedTuple):
     """The answers to commits."""
 
     session: Count
@@ -103,7 +99,7 @@ class Answer:
 
 
 #: Committed and stale tokens, and faults.
-Answers = tuple[tuple[int, ...], tuple[int, ...], Plain]
+Answers = tuple[Sequence[int], Sequence[int], Any]
 #: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
 _STEP = struct.Struct("<BBHHHHHHQ")
 #: Token and frame of a save, bytes of its columns.
@@ -112,11 +108,7 @@ _SAVE = struct.Struct("<QHH")
 _ANSWER = struct.Struct("<BBHHHHQ")
 #: The numbers of a batch, in the order of its fields; bytes of the columns, of the place, of the
 #: segment's name.
-_GIVEN = struct.Struct("<QQQQQQQQQqQQHBBHIB")
-_numbers_of = attrgetter(
-    *("request", "token", "partition", "number", "turn_epoch", "turn_index", "epoch", "rows"),
-    *("nbytes", "bucket", "empty", "offset", "frame", "copy_out", "live"),
-)
+_GIVEN = struct.Struct("<QQQQQQQQQqQH??HIB")
 #: Make a named tuple of a tuple; the constructor takes the fields one by one.
 _new = tuple.__new__
 _new_get = partial(_new, Get)
@@ -134,16 +126,6 @@ def _bounded(what: str, numbers: Sequence[int], most: int = limits.MAX_COUNT) ->
     """Check what the layout alone does not bound."""
     if (largest := max(numbers)) > most:
         raise ProtocolError(f"{what} has {largest}; the most is {most}")
-
-
-def _check_given(numbers: Sequence[int], copy_out: int, live: int) -> None:
-    """Raise the error of the first number that is out of its range."""
-    _bounded("a packed Given", numbers)
-    _bounded("Given.rows or Given.empty", (numbers[7], numbers[10]), limits.MAX_ROWS)
-    if numbers[9] < -1:
-        raise ProtocolError(f"Given.bucket: {numbers[9]} is less than -1")
-    name, value = ("live", live) if copy_out < 2 else ("copy_out", copy_out)
-    raise ProtocolError(f"Given.{name}: {value} is not true or false")
 
 
 # Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
@@ -201,18 +183,13 @@ def _unpack_columns(packed: bytes) -> list[Any]:
 
 
 def _pack_step(message: Step) -> bytes:
-    commits, released = message.commits, message.released
-    returned, withdrawn = message.returned, message.withdrawn
-    gets, saves = message.gets, message.saves
-    counts = len(commits), len(released), len(returned), len(withdrawn), len(gets), len(saves)
-    numbers = [*commits, *released, *returned, *withdrawn]
-    for get in gets:
-        numbers += get
+    session, commits, released, returned, withdrawn, gets, saves = message
+    numbers = [*commits, *released, *returned, *withdrawn, *chain.from_iterable(gets)]
     layout = f"{_STEP.format}{len(numbers)}Q"
-    head = struct.pack(layout, LAYOUT, 3, *counts, message.session, *numbers)
-    for save in saves:
-        packed = pack_columns(save.columns)
-        head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
+    head = struct.pack(layout, LAYOUT, 3, *map(len, message[1:]), session, *numbers)
+    for token, frame, columns in saves:
+        packed = pack_columns(columns)
+        head += _SAVE.pack(token, frame, len(packed)) + packed
     return head
 
 
@@ -313,8 +290,8 @@ def pack_give(session: int, answers: Answers, items: Sequence[bytes]) -> bytes:
 
 
 def _pack_given(item: Given) -> bytes:
-    columns, name = pack_columns(item.columns), item.segment.encode()
-    return pack_given(_numbers_of(item), columns, item.place, name)
+    *numbers, columns, place, segment = item
+    return pack_given(numbers, pack_columns(columns), place, segment.encode())
 
 
 def pack_given(numbers: Sequence[int], columns: bytes, place: bytes, segment: bytes) -> bytes:
@@ -338,29 +315,22 @@ def _unpack_give(data: bytes) -> Give:
 
 
 def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
-    *numbers, copy_out, live, size, placed, named = _GIVEN.unpack_from(data, at)
-    columns_at = at + _GIVEN.size
-    place_at = columns_at + size
+    *numbers, size, placed, named = _GIVEN.unpack_from(data, at)
+    at += _GIVEN.size
+    place_at = at + size
     name_at = place_at + placed
     end = name_at + named
     if end > len(data):
         raise _short("Given", data)
-    if (
-        max(numbers) > limits.MAX_COUNT
-        or max(numbers[7], numbers[10]) > limits.MAX_ROWS
-        or numbers[9] < -1
-        or copy_out > 1
-        or live > 1
-    ):
-        _check_given(numbers, copy_out, live)
+    if max(numbers) > limits.MAX_COUNT or numbers[7] > limits.MAX_ROWS:
+        _bounded("a packed Given", numbers)
+        _bounded("Given.rows", numbers[7:8], limits.MAX_ROWS)
     try:
-        segment = data[name_at:end].decode()
+        segment = str(data[name_at:end], "utf-8")
     except UnicodeDecodeError:
         raise ProtocolError("Given.segment is not a text in UTF-8") from None
-    columns, place = _unpack_columns(data[columns_at:place_at]), data[place_at:name_at]
-    flags = copy_out == 1, live == 1
-    fields = *numbers[:9], columns, place, *numbers[9:], *flags, segment
-    return _new(Given, fields), end
+    columns = _unpack_columns(data[at:place_at])
+    return _new(Given, (*numbers, columns, data[place_at:name_at], segment)), end
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)

@@ -162,16 +162,19 @@ class _Drawer:
             feed = chance.choice(names if self._mighty else names[:2])
             version = limits.PROTOCOL if chance.random() < 0.9 else message.version
             return dataclasses.replace(message, version=version, feed=feed, restart=False)
-        if chance.random() < 0.9:
-            message = dataclasses.replace(message, session=self.session)
-        if not isinstance(message, Step) or chance.random() < 0.3:
+        fits = chance.random() < 0.9
+        if not isinstance(message, Step):
+            return dataclasses.replace(message, session=self.session) if fits else message
+        if fits:
+            message = message._replace(session=self.session)
+        if chance.random() < 0.3:
             return message
         self._request += chance.randrange(-1, 4)
         gets = tuple(Get(self._request + n, 0, 0) for n in range(chance.randrange(3)))
-        message = dataclasses.replace(message, gets=gets, returned=own[:1])
+        message = message._replace(gets=gets, returned=own[:1])
         if self._mighty and chance.random() < 0.5:
             save = Save(own[-1] if own else 1, chance.randrange(3), _STATES)
-            message = dataclasses.replace(message, commits=own[1:2], saves=(save,))
+            message = message._replace(commits=own[1:2], saves=(save,))
         return message
 
 

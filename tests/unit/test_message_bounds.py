@@ -38,7 +38,7 @@ from tests.unit.client.test_session import One
 _MANY = 3 * limits.MAX_HEADER_ITEMS
 COLUMNS = [[0, 8, [1]]]
 HANDED = Handed(5, 0, 1, 0, 1, 4, columns=COLUMNS)
-GIVEN = Given(1, 2, 3, 4, 5, 6, 7, 8, 9, COLUMNS)
+GIVEN = Given(1, 2, 3, 4, 5, 6, 7, 8, 9, columns=COLUMNS)
 LISTS = ("commits", "released", "returned", "withdrawn")
 GET = {"request": 1, "partition": 1, "epoch": 1}
 
@@ -94,7 +94,7 @@ PACKED = [
     (FROM_SERVER, lambda n: Answer(1, stale=(n,))),
     *[
         (FROM_SERVER, lambda n, name=name: Give(1, (GIVEN._replace(**{name: n}),)))
-        for name in ("token", "number", "turn_index", "rows", "bucket", "empty", "offset")
+        for name in ("token", "number", "turn_index", "rows", "bucket", "offset")
     ],
 ]
 
@@ -134,7 +134,8 @@ def test_a_batch_of_as_many_segments_as_can_be_declared_fits_one_message(columns
     check_rows(most, ranks)
     described = [[2**40, 2**40, [2**20] * rank] for rank in ranks] + [[2**40, 8, [2**20]]] * 16
     place = bytes(8 + most * SEGMENT_PLACE.itemsize)
-    given = Given(1, 2, 3, 4, 5, 6, 7, most, 2**40, described, place, segment="slab-1000-1000-1000")
+    given = Given(1, 2, 3, 4, 5, 6, 7, most, 2**40, columns=described, place=place)
+    given = given._replace(segment="slab-1000-1000-1000")
     message = Give(1, (given,), tuple(range(64)))
     header = FROM_SERVER.encode(message)
     assert FROM_SERVER.decode(header).items[0].place == place

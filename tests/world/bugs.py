@@ -335,7 +335,7 @@ def asks_before_all_welcomes():
 
 def returned_batch_out_of_place():
     def let_go(self):
-        for held in [*self._ready.values()]:
+        for held in [*self.ready.values()]:
             self.give_back(held.given.token)
 
     return patched(Trainer, let_go=let_go)

@@ -608,7 +608,8 @@ class Process:
         for owner, wire in self.wires.items():
             if wire.cut or not (machine.due(owner) or heartbeat):
                 continue
-            step = Step(*machine.outgoing(owner))
+            commits, *others = machine.outgoing(owner)
+            step = Step([(held.given.token, held.payload) for held in commits], *others)
             for word in (*step.commits, *step.returned, *step.gets):
                 world.count(word)
             if any((step.commits, step.returned, step.withdrawn, step.gets)):
@@ -952,8 +953,8 @@ class World:
         self.check_give(batch)
         self.bodies[give.token] = body
         return Given(
-            give.request, give.token, p, number, *batch.turn, batch.epoch, batch.rows, 0, (),
-            batch.place, live=give.live,
+            give.request, give.token, p, number, *batch.turn, batch.epoch, batch.rows, 0,
+            place=batch.place, live=give.live,
         )  # fmt: skip
 
     def units(self, p, data):

@@ -24,7 +24,7 @@ from headrace_proto.layout import Slot, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
-from ..framework import Framework
+from ..framework import NUMPY, Framework
 
 
 class BatchInHand:
@@ -38,9 +38,8 @@ class BatchInHand:
         framework: Framework,
         feed: weakref.ref[Any] | None = None,
         layout: Any = None,
-        save: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     ) -> None:
-        """``layout``: of segments; ``save`` takes values of their states, where they have some."""
+        """``layout``: of segments."""
         self.token = given.token
         self.partition = given.partition
         self.number = given.number
@@ -52,7 +51,6 @@ class BatchInHand:
         self._framework = framework
         self._feed = feed  # weak: a batch that the user keeps does not keep the connection open
         self._layout = layout
-        self._save = save
         self._cache: dict[str, Any] = {}
 
     def _column(self, name: str) -> Any:
@@ -63,8 +61,9 @@ class BatchInHand:
             if slot.dtype == BYTES:
                 value = self._framework.strings(strings_at(self._block, slot))
             else:
-                array = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
-                value = self._framework.numbers(array, slot.dtype, True)
+                value = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
+                if self._framework is not NUMPY:
+                    value = self._framework.numbers(value, slot.dtype, True)
             self._cache[name] = value
         return value
 
@@ -78,9 +77,10 @@ class BatchInHand:
         ``"@length"``, ``"@key"`` (the original keys) …  Where states stay with the trainer,
         ``"state:NAME"`` is what new sequences of this batch begin with.
         """
-        slot = self._slots.get(name)
-        if slot is None:
-            raise self._unknown(name)
+        try:
+            slot = self._slots[name]
+        except KeyError:
+            raise self._unknown(name) from None
         if slot.dtype == BYTES:
             return strings_at(self._block, slot)
         return np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import ProtocolError
 from headrace_proto.record import record
 
@@ -33,7 +33,7 @@ class LaneStates:
 def continued(
     batch: SegmentBatch, lanes: np.ndarray, starts: np.ndarray, kept: LaneStates | None
 ) -> dict[str, Any]:
-    """Return the states with which the rows of a batch begin, where states stay with the trainer.
+    """Return the columns of states of a batch, where states stay with the trainer.
 
         batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
                                                          │        @starts: row 2 begins a sequence
@@ -57,25 +57,27 @@ def continued(
                 f"{lanes[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
                 "hands"
             )
-    elif not len(starts):
-        return dict(kept.states)
+    before = {} if kept is None or not len(kept.lanes) else kept.states
+    if source is None and not len(starts):
+        return {"state:" + name: value for name, value in before.items()}
     found = {}
     for name, state in states.items():
-        strings, shape = state.dtype == BYTES, (len(starts), *state.dims)
-        initial = np.zeros(shape, object if strings else numpy_dtype(state.dtype))
+        column, strings = "state:" + name, state.dtype == BYTES
+        dtype = object if strings else NUMPY_OF[state.dtype]
+        initial = np.zeros((len(starts), *state.dims), dtype)
         if strings:
             initial[:] = b""
-        if batch._slots["state:" + name].shape[0]:
+        if batch._slots[column].shape[0]:
             index = batch.array("@state_of")  # of the initial states that came; -1: zeros
             brought = index >= 0
-            initial[brought] = batch.array("state:" + name)[index[brought]]
-        if kept is None or not len(kept.lanes):
-            found[name] = own.strings(initial) if strings else own.numbers(initial, state.dtype)
-        elif strings:
-            merged = NUMPY.merged(
-                strings_of(state, kept.states[name], own), source, starts, initial
-            )
-            found[name] = own.strings(merged)
+            initial[brought] = batch.array(column)[index[brought]]
+        if strings:
+            if before:
+                value = strings_of(state, before[name], own)
+                initial = NUMPY.merged(value, source, starts, initial)
+            found[column] = own.strings(initial)
+        elif before:
+            found[column] = own.merged(before[name], source, starts, initial)
         else:
-            found[name] = own.merged(kept.states[name], source, starts, initial)
+            found[column] = own.numbers(initial, state.dtype)
     return found

@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -37,7 +36,7 @@ from ..connection.batch_memory import BatchGone
 from ..connection.link import Link
 from ..connection.session import States, named
 from ..connection.state_block import BlockMaker, Upload, host, presented, strings_in, unknown_state
-from ..framework import Framework
+from ..framework import NUMPY, Framework
 from ..machine.requests import flush_states
 from ..machine.trainer import Held
 from .lane_states import LaneStates, continued
@@ -49,6 +48,7 @@ _LOST = (
     "states do not count"
 )
 
+_HERE = States([])  # those of a commit whose states stay with the trainer
 #: Number of segment keys by which the text of a deadline names a batch.
 _NAMED_KEYS = 3
 
@@ -64,9 +64,9 @@ class _Saves:
     """The saves of one batch."""
 
     taken_at: float
+    lock: Any  # held during a save
     lanes: Any = None  # of its rows, where states stay here
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    values: dict[str, Any] = field(default_factory=dict)  # by state, once their save begins
+    values: dict[str, Any] = field(default_factory=dict)  # by saved state; None: in the upload
     upload: Upload | None = None
 
 
@@ -104,30 +104,30 @@ class Saving(TakenBatches):
 
         BatchGone where it continues a rejected one, until the server begins lanes anew.
         """
-        saves = _Saves(self._link.waits.looked_at)
-        save = partial(self._save, saves)
         given, layout = held.given, self.layout
         slots = layout.slots.of(given)
-        batch = SegmentBatch(given, slots, block, self._framework, None, layout, save)
+        batch = SegmentBatch(given, slots, block, self._framework, None, layout)
+        # A flush sends the states after the last save, so no save may happen during it.
+        lock = self._flushing if self.kept else threading.Lock()
+        batch._saving = self
+        batch._saves = saves = _Saves(self._link.waits.looked_at, lock)
         if self.kept:
             partition = given.partition
-            saves.lanes = lanes = batch.array("@lane").copy()
-            starts = batch.array("@starts")
+            lanes, starts = batch.array("@lane"), batch.array("@starts")
             if partition in self._torn:
                 if len(starts) < batch.rows:
                     raise BatchGone
                 self._torn.discard(partition)
-            kept = self._lanes.get(partition)
-            for name, value in continued(batch, lanes, starts, kept).items():
-                batch._cache["state:" + name] = value
-        held.shown = batch, saves  # neither refers to the other: no cycle
+            batch._cache.update(continued(batch, lanes, starts, self._lanes.get(partition)))
+            saves.lanes = lanes.copy()
+        held.shown = batch
         return batch
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
         if not self.kept or block is None or isinstance(error, (BatchGone, HeadraceError)):
             self._give_up(held.given.partition, held.given.token)
         else:  # such as Ctrl-C: later batches go on from this one
-            held.source.block = block
+            held.block = block
             self._link.untake(held)
 
     def _give_up(self, partition: int, token: int) -> None:
@@ -183,58 +183,59 @@ class Saving(TakenBatches):
                 f"token={int(token)} is no batch in this trainer's hands that waits for states; "
                 f"those are {known[:20]}"
             )
-        batch, saves = found.shown
-        return self._save(saves, batch, values)
+        return self.save(found.shown, values)
 
     def _traced(self, token: Any, values: Mapping[str, Any]) -> Any:
         from .traced import save_op
 
         return save_op(self.layout, token, values)
 
-    def _save(self, saves: _Saves, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
+    def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""
         self._link.check_usable()
-        saved, kept = saves.values, self.kept
+        ready = {}
         try:
-            ready = {}
             for name, value in values.items():
-                ready[name] = self._ready(saved, batch, name, value)
+                ready[name] = self._ready(batch, name, value)
         except ValueError:
             if not is_tracing():
                 raise
             return self._traced(batch.token, values)
-        # A flush sends the states after the last save, so no save may happen during it.
-        with self._flushing if kept else saves.lock:
-            held = self._link.member.trainer.hands.get(batch.token) if kept else None
-            if kept and (held is None or held.stale):
-                self._give_up(batch.partition, batch.token)
-                raise StaleLease(f"{named(batch)}: {_LOST}")
-            if not saved.keys().isdisjoint(ready):
-                raise _saved_before(batch, next(name for name in ready if name in saved))
-            upload = None
-            if not kept:
-                upload = saves.upload or self._upload(saves, batch)
-                for name, value in ready.items():
-                    upload.put(name, value)
+        saves, hands = batch._saves, self._link.member.trainer.hands
+        with saves.lock:
+            saved = saves.values
+            for name in ready:
+                if name in saved:
+                    raise StateError(
+                        f"state {name!r} of batch {batch.partition}/{batch.number} is saved "
+                        "already, and that stands"
+                    )
             try:
-                saved.update(ready if kept else dict.fromkeys(ready))
+                if self.kept:
+                    saved.update(ready)
+                else:
+                    upload = saves.upload or self._upload(saves, batch)
+                    for name, value in ready.items():
+                        saved[name] = upload.put(name, value)
                 if len(saved) < len(self.layout.states):
                     return None
-                if upload is not None:
-                    states = States(*upload.finish())
-                else:
-                    states = States([])
+                if self.kept:
+                    states = _HERE
                     self._lanes[batch.partition] = LaneStates(
                         batch.token, saves.lanes, batch._goes_on(), saved.copy()
                     )
+                else:
+                    states = States(*upload.finish(saved))
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
-                if batch.token in self._link.member.trainer.hands:
+                if batch.token in hands:
                     for name in ready:
                         saved.pop(name, None)
                 raise
             saves.upload = None
             if not counts:
+                if self.kept:
+                    self._give_up(batch.partition, batch.token)
                 raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
 
@@ -245,21 +246,16 @@ class Saving(TakenBatches):
         saves.upload = upload = Upload(self._maker, batch.rows, buffers)
         return upload
 
-    def _ready(self, saved: Mapping[str, Any], batch: SegmentBatch, name: str, value: Any) -> Any:
+    def _ready(self, batch: SegmentBatch, name: str, value: Any) -> Any:
         """Return a value in the form that is saved; ValueError or TypeError where it can not be."""
-        state = self.layout.states.get(name)
+        state, own = self.layout.states.get(name), self._framework
         if state is None:
             raise unknown_state(name, self.layout.states)
-        if name in saved:
-            raise _saved_before(batch, name)
-        own, wanted = self._framework, (batch.rows, *state.dims)
-        if not self.kept:
-            array = own.on_host(value, state.dtype, wanted)
+        if own is NUMPY or not self.kept:
+            array = own.on_host(value, state.dtype, (batch.rows, *state.dims))
             if array is not None:
                 return array
         try:
-            if self.kept and own.owns(value) and own.described(value) == (state.dtype, wanted):
-                return self._usable(state, own, value)
             face, value = presented(state, value, batch.rows, own)
             return self._usable(state, face, value)
         except ValueError as error:
@@ -316,10 +312,10 @@ class Saving(TakenBatches):
         names_of = self.layout.states.keys()
         with self._lock:
             every = [held.shown for held in self._open()]
-        unsaved = [shown for shown in every if names_of - shown[1].values.keys()]
+        unsaved = [batch for batch in every if names_of - batch._saves.values.keys()]
         if not unsaved:
             return ""
-        batch, saves = unsaved[0]
+        batch, saves = unsaved[0], unsaved[0]._saves
         owed = [repr(name) for name in names_of if name not in saves.values]
         keys: list[bytes] = []
         with contextlib.suppress(ProtocolError):  # the server sent invalid strings
@@ -333,10 +329,3 @@ class Saving(TakenBatches):
             f"of {batch.rows} segments ({listed}) that it took {now - saves.taken_at:.0f} s ago as "
             f"batch {batch.partition}/{batch.number}{others}{remedy}"
         )
-
-
-def _saved_before(batch: SegmentBatch, name: str) -> StateError:
-    return StateError(
-        f"state {name!r} of batch {batch.partition}/{batch.number} is saved already, "
-        "and that stands"
-    )

@@ -57,6 +57,8 @@ class SegmentBatch(BatchInHand):
     """
 
     _layout: SegmentLayout
+    _saving: Any = None  # of a feed with states
+    _saves: Any  # those of this batch
 
     # Rows
 
@@ -244,13 +246,13 @@ class SegmentBatch(BatchInHand):
 
         In a ``tf.function`` it returns the operation that does so once per call.
         """
-        if self._save is None or not isinstance(name, str):
+        if self._saving is None or not isinstance(name, str):
             raise unknown_state(name, self._layout.states)
-        return self._save(self, {name: value})
+        return self._saving.save(self, {name: value})
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does, where the feed has no states."""
-        if self._save is not None:
+        if self._saving is not None:
             raise ValueError(f"batch.commit(): {BY_STATES}")
         super().commit()
 

@@ -70,33 +70,13 @@ class BatchGone(Exception):
     """A batch that waited here can not be used: its rows go out again."""
 
 
-class Body:
-    """The source of a batch's bytes until it has a block."""
-
-    __slots__ = ("block", "memory", "release")
-
-    def __init__(self, memory: Any, release: Callable[[], None] | None = None) -> None:
-        """``memory``: a frame, or shared memory, of which ``release`` reports the last reader."""
-        self.memory, self.release = memory, release
-        self.block: np.ndarray | None = None  # of a batch that was taken and put back
-
-    def __del__(self) -> None:
-        if (release := getattr(self, "release", None)) is not None:
-            release()  # it was not read
-
-
 class Holder:
     """A stretch of memory that calls back when its last reader is gone."""
 
-    __slots__ = ("__array_interface__", "_drop_writes", "_on_release", "_owner")
+    __slots__ = ("__array_interface__", "_on_release", "_owner")
 
     def __init__(
-        self,
-        address: int,
-        nbytes: int,
-        owner: Any,
-        on_release: Callable[[], None],
-        drop_writes: Callable[[], None] | None = None,
+        self, address: int, nbytes: int, owner: Any, on_release: Callable[[], None]
     ) -> None:
         self.__array_interface__ = {
             "shape": (nbytes,),
@@ -104,16 +84,11 @@ class Holder:
             "data": (address, False),
             "version": 3,
         }
-        self._owner = owner
-        self._drop_writes = drop_writes
-        self._on_release = on_release
+        self._owner, self._on_release = owner, on_release
 
     def __del__(self) -> None:
-        if not hasattr(self, "_on_release"):  # Ctrl-C came while it was made
-            return
-        if self._drop_writes is not None:
-            self._drop_writes()
-        self._on_release()
+        if hasattr(self, "_on_release"):  # else Ctrl-C came while it was made
+            self._on_release()
 
 
 def _address(memory: np.ndarray) -> int:
@@ -137,11 +112,10 @@ class WrittenPages:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def any_in(self, address: int, nbytes: int) -> bool:
-        """Return whether any of these whole pages may have been written to."""
+    def any_in(self, address: int, pages: int) -> bool:
+        """Return whether any of these pages may have been written to."""
         if self._fd < 0:
             return True
-        pages = nbytes // mmap.PAGESIZE
         try:
             entries = os.pread(self._fd, pages * _ENTRY, address // mmap.PAGESIZE * _ENTRY)
         except OSError:
@@ -153,7 +127,7 @@ class WrittenPages:
         with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
             page[0] = 1
             address = np.frombuffer(page, np.uint8).__array_interface__["data"][0]
-            return self.any_in(address, mmap.PAGESIZE)
+            return self.any_in(address, 1)
 
 
 class Attachment:
@@ -185,18 +159,18 @@ class Attachment:
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
-        address, length = address + offset, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        address += offset
         written = self._written
 
-        def drop_writes() -> None:
+        def released() -> None:
             # The trainer's writes stay in private pages, which would hide the next batch.
-            if length and written.any_in(address, length):
-                mapping.madvise(mmap.MADV_DONTNEED, offset, length)
+            pages = -(-nbytes // mmap.PAGESIZE)
+            if pages and written.any_in(address, pages):
+                mapping.madvise(mmap.MADV_DONTNEED, offset, pages * mmap.PAGESIZE)
+            on_release()
 
         # The holder keeps this object too: the lock stands until its last reader is gone.
-        holder = Holder(address, nbytes, (memory, self), on_release, drop_writes)
-        block: np.ndarray = np.asarray(holder)
-        return block
+        return np.asarray(Holder(address, nbytes, (memory, self), released))
 
     def keep(self, segment: str) -> None:
         """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
@@ -261,30 +235,26 @@ class Blocks:
 
     def block(self, held: Held) -> np.ndarray:
         """Return the bytes of a batch; BatchGone where their server is gone."""
-        given, source = held.given, held.source
-        if source.block is not None:
-            known, source.block = source.block, None
-            return known  # type: ignore[no-any-return]
-        memory = source.memory
+        given, source, block = held.given, held.source, held.block
+        if block is not None:
+            held.block = None
+            return block  # type: ignore[no-any-return]
         if not given.segment:
             # from a channel, or from ZeroMQ
-            frame = memory if isinstance(memory, bytes) else memory.buffer
-            came = np.frombuffer(frame, np.uint8)
+            came = np.frombuffer(source if isinstance(source, bytes) else source.buffer, np.uint8)
             if came.nbytes != given.nbytes:
                 raise ProtocolError(f"a batch of {given.nbytes} bytes came with {came.nbytes}")
-            source.memory = None
+            held.source = None
             return self._copied(came)
-        if memory is None:
+        if source is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
         try:
-            block: np.ndarray = memory.block(
-                given.segment, given.offset, given.nbytes, source.release
-            )
+            block = source.block(given.segment, given.offset, given.nbytes, held.release)
         except FileNotFoundError:
             raise BatchGone from None
-        source.memory = source.release = None  # the block reports its own release
+        held.source = held.release = None  # the block reports its own release
         if not given.copy_out:
-            return block
+            return block  # type: ignore[no-any-return]
         copied = self._copied(block)
         del block
         self._say()

@@ -49,8 +49,8 @@ _LINGER_MS = 500
 _FILES = 16
 #: … and each further one of the same trainer: 8, one for state buffers, and one for each segment.
 _FILES_MORE = 10
-#: Messages handed to the session at once, and number of times, before other sessions get a turn.
-_BURST, _BURSTS = 64, 8
+#: Messages of a socket that are handled before other sessions get a turn.
+_MOST_HEARD = 512
 #: Silence of an owner after which its server's locator is asked.
 _SILENT_S = 1.5
 #: As plain numbers: an operator of two flags of an enum takes longer than the call of ZeroMQ.
@@ -191,15 +191,13 @@ class Connection:
             if (refused := self._handshakes.fault(now, known=True)) is not None:
                 raise refused
             self._drop_channel()
-        messages = session.outgoing(now)
-        if messages:
-            connected = session.connected
-            self.amid_message = True
-            for message, frames in messages:
-                self._send(message, frames)
-                if session.connected is not connected:  # all is sent again after the greeting
-                    break
-            self.amid_message = False
+        messages, connected = session.outgoing(now), session.connected
+        self.amid_message = True
+        for message, frames in messages:
+            self._send(message, frames)
+            if session.connected is not connected:  # all is sent again after the greeting
+                break
+        self.amid_message = False
 
     def _send(self, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
@@ -255,35 +253,21 @@ class Connection:
         self._tell()
 
     def _hear_socket(self) -> None:
-        heard = self._burst()
-        for _ in range(_BURSTS):
-            if not heard:
-                break
-            self._receive(heard)
-            heard = self._burst()
-        self.more = bool(heard)
-        if heard:
-            self._receive(heard)
-        # Checking the socket costs most: none is needed while a channel is used, and one poll does
-        # for the sockets of all owners.
-        several = len(self._sleep.connections) > 1
-        self.quiet = not self.more and (self.channel is not None or several)
-
-    def _burst(self) -> list[tuple[Any, list[Any]]]:
-        """Receive some of the messages that wait in the socket; none only where none is left."""
-        socket = self._socket
-        heard: list[tuple[Any, list[Any]]] = []
-        while len(heard) < _BURST and int(socket.getsockopt(_EVENTS)) & _READABLE:
+        socket, heard = self._socket, 0
+        while heard < _MOST_HEARD and int(socket.getsockopt(_EVENTS)) & _READABLE:
             header = frame = socket.recv(_NOBLOCK, copy=False)
             frames = []
             while frame.more:
                 frame = socket.recv(_NOBLOCK, copy=False)
                 frames.append(frame)
-            try:
-                heard.append((_decoded(header.buffer), frames))
-            except ProtocolError as error:
-                raise nonsense(self.address, error) from None
-        return heard
+            self._receive(header.buffer, frames)
+            heard += 1
+        if heard:
+            self._tell()
+        # Checking the socket costs most: none is needed while a channel is used, and one poll does
+        # for the sockets of all owners.
+        self.more, several = heard == _MOST_HEARD, len(self._sleep.connections) > 1
+        self.quiet = not self.more and (self.channel is not None or several)
 
     def skip_rest(self) -> None:
         """Drop the rest of a message of the socket whose receipt was interrupted."""
@@ -299,30 +283,28 @@ class Connection:
                 channel.ended = True
             self._watch(channel)
         messages = channel.take()
-        try:
-            heard = [(_decoded(frames[0]), frames[1:]) for frames in messages]
-        except ProtocolError as error:
-            raise nonsense(self.address, error) from None
         if channel.fault:
             raise nonsense(self.address, channel.fault)
-        if heard:
+        for frames in messages:
             self._silent = False
-            self._receive(heard)
+            self._receive(frames[0], frames[1:])
+        if messages:
+            self._tell()
         if channel.ended:
             self._no_channel = self._silent  # one by which nothing ever came is not tried again
             self._drop_channel()
             self._lose()
 
-    def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
-        attach = None
-        session = self.session
-        now = self._now
+    def _receive(self, header: Any, frames: list[Any]) -> None:
+        try:
+            message = _decoded(header)
+        except ProtocolError as error:
+            raise nonsense(self.address, error) from None
+        session, attach = self.session, None
         stopped = session.stopped
-        for message, frames in heard:
-            if isinstance(message, Welcome) and session.awaits(message):
-                attach = self._attach(message)
-            session.receive(message, frames, now)
-        self._tell()
+        if type(message) is Welcome and session.awaits(message):
+            attach = self._attach(message)
+        session.receive(message, frames, self._now)
         if session.stopped is not stopped:
             state = "is back" if stopped else "was stopped and announced its return: waiting for it"
             logger.warning("the server at %s %s", self.address, state)

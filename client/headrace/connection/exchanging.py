@@ -118,12 +118,10 @@ class Wire:
             self.tell()
 
     @property
-    def failure(self) -> HeadraceError | None:
+    def failure(self) -> Exception | None:
         """Why this feed is unusable; a copy, since a traceback keeps all objects that it names."""
-        for session in self.sessions:
-            if (failure := session.failure) is not None:
-                return type(failure)(*failure.args)
-        return None
+        failure = self.sessions[0].member.failure
+        return None if failure is None else type(failure)(*failure.args)
 
     @property
     def connected(self) -> bool:
@@ -137,7 +135,7 @@ class Wire:
 
     def hear(self) -> None:
         """Handle messages that have arrived."""
-        self._guarded(lambda: self._hear(self.clock()))
+        self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
         """Send a message ``now``, or leave it to the next call, or to the lazy thread.
@@ -158,8 +156,8 @@ class Wire:
         if self._asleep:
             self._sleep.wake()
 
-    def await_news(self, news: int, at_most_s: float) -> None:
-        """Send due messages, and wait for news after number ``news``."""
+    def await_news(self, news: int, at_most_s: float) -> float:
+        """Send due messages, and wait for news after number ``news``; return the time."""
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
@@ -168,18 +166,19 @@ class Wire:
                 if self._listener is not me:
                     self._guarded(self._exchange)
                     self._follow(news, at_most_s)
-                    return
+                    return self.clock()
                 self._guarded(self._say_and_poll)
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:
-                    return
+                    return self._said_at
                 at_most_s = min(at_most_s, self._due_in(self._said_at))
             self._sleep.wait(at_most_s)
             with self.lock:
-                self._asleep, now = False, self.clock()
-                self._guarded(lambda: self._hear(now))
+                self._asleep = False
+                now = self._guarded(self._hear)
                 if self.news == news:
                     self._away = lose_silent(self.sessions, self._away, now)
+                return now
         finally:
             if self._listener is me:
                 self._listener, self._asleep = None, False
@@ -215,15 +214,19 @@ class Wire:
 
     # The connections, under the lock
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step that uses the connections; sessions fail with the error of a step."""
+    def _guarded(self, step: Callable[[float], None]) -> float:
+        """Run a step that uses the connections, at the time that is returned.
+
+        The feed fails with the error of a step.
+        """
         with self.lock:
+            now = self.clock()
             # Closed, or in a signal handler amid such a step.
             if not self.connections or self._in_use:
-                return
+                return now
             self._in_use = True
             try:
-                step()
+                step(now)
             except Exception as error:
                 self.fail(error)
             except BaseException:  # Ctrl-C, say
@@ -235,27 +238,28 @@ class Wire:
                 raise
             finally:
                 self._in_use = False
+            return now
 
-    def _exchange(self) -> None:
-        self._hear(self._say())
+    def _exchange(self, now: float) -> None:
+        self._say(now)
+        self._hear(now)
 
-    def _say_and_poll(self) -> None:
+    def _say_and_poll(self, now: float) -> None:
         """Send due messages, and receive only those that no poll would report."""
-        now = self._say()
+        self._say(now)
         for one in self.connections:
             if not one.quiet:  # else a poll reports all that has arrived
                 one.hear(now)
 
-    def _say(self) -> float:
-        """Send due messages; return the time."""
-        self._said_at = now = self.clock()
+    def _say(self, now: float) -> None:
+        """Send due messages."""
+        self._said_at = now
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
             for session in self.sessions:
                 session.hurry()
         for one in self.connections:
             one.say(now)
-        return now
 
     def _hear(self, now: float) -> None:
         if len(self.connections) == 1:
@@ -269,11 +273,10 @@ class Wire:
     def fail(self, error: BaseException) -> None:
         with self.lock:
             if not isinstance(error, (HeadraceError, ValueError)):
-                if not self.sessions[0].failure:
+                if self.failure is None:
                     logger.exception("the connection to %s failed", self._address)
                 error = ConnectionLost(f"{type(error).__name__}: {error}")
-            for session in self.sessions:
-                session.failure = session.failure or error  # type: ignore[assignment]
+            self.sessions[0].member.fail(error)
             self.tell()
 
     # The lazy thread
@@ -347,7 +350,7 @@ def lose_silent(sessions: Collection[Session], away: set[str], now: float) -> se
         silent, address = session.silence(now), session.server.address
         if silent and session.connected:
             session.greet()
-        ended = session.stopped or session.finished or session.failure is not None
+        ended = session.stopped or session.finished or session.member.failure is not None
         if silent <= _AWAY_S or session.welcome is None or ended or address in away:
             continue
         away = {*away, address}

@@ -29,7 +29,7 @@ import zmq
 
 from headrace_proto.clock import Deadline
 from headrace_proto.credentials import Keys
-from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
+from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError, from_code
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused
 
 from .connection import check_files, nonsense
@@ -264,9 +264,8 @@ class Finding:
         with self._wire.lock:
             server.hear(answer)
             if isinstance(answer, Refused):
-                for session in self._with(server):
-                    if not session.connected:
-                        session.refused(answer)
+                if not all(session.connected for session in self._with(server)):
+                    self._member.fail(from_code(answer.code, answer.text))
             elif self._wire.connections:
                 greeted = [one.session for one in self._wire.connections]
                 if len(self._with(server)) != len(server.owners):

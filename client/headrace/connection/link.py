@@ -160,7 +160,7 @@ class Link:
     # All sessions together
 
     @property
-    def failure(self) -> HeadraceError | None:
+    def failure(self) -> Exception | None:
         """Why this feed is unusable."""
         return self.wire.failure
 
@@ -222,13 +222,25 @@ class Link:
         ``accepts`` may leave it here, until states are saved.  ``none_yet`` is called while there
         is none.  Each may end the wait by an exception.
         """
-        meter, trainer, looks = self.member.meter, self.member.trainer, 0
-        if trainer.ready and (ready := self._take_ready(accepts)) is not None:
-            return ready
-        now = self.clock()
+        member, wire = self.member, self.wire
+        trainer = member.trainer
+        if heard := bool(trainer.asks and not trainer.ready):
+            wire.hear()
+        if trainer.ready:
+            with self.lock:  # a wait raises errors
+                fault = member.failure is not None or wire.closing or member.refused
+                held = None if fault else self._next(accepts)
+            if held is not None:
+                self._say_soon(held, heard)
+                return held
+        return self._await(accepts, none_yet)
+
+    def _await(
+        self, accepts: Callable[[Held], bool] | None, none_yet: Callable[[], object] | None
+    ) -> Held | None:
+        """Wait for the next batch."""
+        meter, trainer, looks, now = self.member.meter, self.member.trainer, 0, self.clock()
         meter.spends("blocked", now)
-        if heard := trainer.asks and not trainer.ready:
-            self.wire.hear()
 
         def taken() -> Held | None:
             nonlocal looks
@@ -252,9 +264,7 @@ class Link:
         finally:
             meter.spends("busy" if held is not None else "", self.waits.looked_at)
         if held is not None and looks == 1:  # no message was sent meanwhile
-            with self.lock:  # the lazy thread asks, too
-                due = self.member.trainer.any_due
-            self._say_soon(held, due, heard)
+            self._say_soon(held)
         return held
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
@@ -271,22 +281,11 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.member.trainer.awaited or 0]
 
-    def _take_ready(self, accepts: Callable[[Held], bool] | None) -> Held | None:
-        """Take a batch that is here; None leaves it, or an error, to a wait."""
-        with self.lock:
-            if self.wire.failure is not None or self.wire.closing or self.member.refused:
-                return None
-            held = self._next(accepts)
-            if held is None:
-                return None
-            due = self.member.trainer.any_due  # it may ask for more
-        self._say_soon(held, due)
-        return held
-
-    def _say_soon(self, held: Held, due: bool, heard: bool = False) -> None:
+    def _say_soon(self, held: Held, heard: bool = False) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            self.wire.say_soon(due, heard)
+            with self.lock:  # the lazy thread asks, too
+                self.wire.say_soon(self.member.trainer.any_due, heard)
         except BaseException:
             self.untake(held)
             raise
@@ -311,8 +310,7 @@ class Link:
         Return False where another trainer got its rows.
         """
         with self.lock:
-            trainer = self.member.trainer
-            return token in trainer.hands and trainer.commit(token, states)
+            return self.member.trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:
         with self.lock:
@@ -325,10 +323,9 @@ class Link:
         In a loop of small steps the commit is sent with the request for the next batch.
         """
         with self.lock:
-            trainer = self.member.trainer
-            counts = token in trainer.hands and trainer.commit(token, states)
+            counts = self.member.trainer.commit(token, states)
             self.wire.tell()
-        self.wire.say_soon(False)
+            self.wire.say_soon(False)
         return counts
 
     def ask(

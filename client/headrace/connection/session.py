@@ -58,7 +58,7 @@ from headrace_proto.state_buffers import FIRST_BUFFER
 
 from ..machine.requests import Requests
 from ..machine.trainer import Trainer
-from .batch_memory import Attachment, Body
+from .batch_memory import Attachment
 from .places import Server
 from .state_block import FreeBuffers, StateBuffer
 
@@ -176,10 +176,9 @@ class Member:
     connections: int = field(default=0, init=False)  # of all its sessions, so far
     trainer: Trainer = field(init=False, repr=False)  # what it asks, holds and has committed
     meter: Meter = field(default_factory=Meter, init=False)
+    failure: Exception | None = field(default=None, init=False)  # permanent, of any session
     refused: deque[HeadraceError] = field(default_factory=deque, init=False)  # commits; raised once
     void: set[int] = field(default_factory=set, init=False)  # tokens of refused commits
-    #: The greatest token of an answered commit, by partition.
-    acknowledged: dict[int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.learns(nonce=secrets.token_bytes(16), generation=-1)
@@ -187,6 +186,10 @@ class Member:
     def learns(self, **known: Any) -> None:
         """Let later greetings say this too."""
         self.hello = replace(self.hello, **known)
+
+    def fail(self, error: Exception) -> None:
+        """Note why the feed is unusable; the first failure stands."""
+        self.failure = self.failure or error
 
 
 @dataclass(slots=True, eq=False)
@@ -200,7 +203,6 @@ class Session:
     number: int = 0  # of its owner, among all owners of the feed
 
     welcome: Welcome | None = None
-    failure: HeadraceError | None = None  # permanent: the session can not recover
     finished: bool = False
     waiting: str = ""  # the server's description of what the feed waits for
     stopped: bool = False  # the server has stopped, and announced that it will be back
@@ -253,27 +255,23 @@ class Session:
         kind = type(message)
         if kind is ServedShare or (kind is Refused and message.code == _NO_FEED):
             return  # of another server, or one with other owners: the link asks the locator again
-        self.heard_at = now
-        if kind is Welcome:
-            if self.awaits(message):
-                self._on_welcome(message)
-        elif kind is Refused:
-            self.refused(message)
-        elif kind is Unknown and not message.session:  # the answer to a Bye before the Welcome
-            self._greeting, self.connected = None, False
-        elif self.welcome is None or not self.connected:
-            if kind is Pulse:  # the feed is not open yet, and the locator's reason is an older one
-                self.waiting, self.server.waiting = one_line(message.waiting), ""
-        elif message.session == self.welcome.session:
+        self.heard_at, welcome = now, self.welcome
+        of_session = self.connected and kind in _OF_SESSION
+        if of_session and welcome is not None and message.session == welcome.session:
             if kind is Give:
                 self._on_give(message, frames)
             else:
-                _HANDLERS[kind](self, message)
+                _OF_SESSION[kind](self, message)
             self._heard += 1
-
-    def refused(self, message: Refused) -> None:
-        """Fail by the refusal of the owner, or of the locator of its server."""
-        self.failure = self.failure or from_code(message.code, message.text)
+        elif kind is Welcome and self.awaits(message):
+            self._on_welcome(message)
+        elif kind is Refused:
+            self.member.fail(from_code(message.code, message.text))
+        elif kind is Unknown and not message.session:  # the answer to a Bye before the Welcome
+            self._greeting, self.connected = None, False
+        elif kind is Pulse and not self.connected:
+            # the feed is not open yet, and the locator's reason is an older one
+            self.waiting, self.server.waiting = one_line(message.waiting), ""
 
     def awaits(self, welcome: Welcome) -> bool:
         """Return whether this answers the last greeting, and is the first answer."""
@@ -294,12 +292,10 @@ class Session:
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
         if known is not None and welcome.schema not in ([], known.schema):
-            self.failure = from_code(
-                "protocol",
+            raise ProtocolError(
                 f"the feed {welcome.feed!r} has another schema since the reconnection: "
-                f"{welcome.schema} instead of {known.schema}",
+                f"{welcome.schema} instead of {known.schema}"
             )
-            return
         anew = not self.continues(welcome)
         if anew:
             self.mapped = MappedBatches()
@@ -353,7 +349,7 @@ class Session:
                 return
             where = self.server.where
             text = message.text if where == self.server.address else f"{where}: {message.text}"
-            self.failure = self.failure or from_code(message.code, text)
+            self.member.fail(from_code(message.code, text))
         self.hurry()  # the server waits for the heartbeat that acknowledges this
 
     def _property(self, name: str, unknown: int) -> int:
@@ -364,38 +360,29 @@ class Session:
     def _on_give(self, message: Give, frames: list[Any]) -> None:
         if message.committed or message.stale or message.faults:
             self._on_answer(message)
-        trainer, mapped = self.member.trainer, self.mapped
-        partitions = trainer.partitions
+        trainer, mapped, memory = self.member.trainer, self.mapped, self.memory
         for given in message.items:
-            inline = not given.segment
-            if inline and not 0 < given.frame <= len(frames):
+            token, segment = given.token, given.segment
+            if given.partition >= trainer.partitions:
+                raise ProtocolError(f"a batch is of partition {given.partition}, which is none")
+            if token in trainer.hands or token in trainer.commits:  # sent twice
+                continue
+            if segment:
+                mapped.add(token)
+                if memory is not None:
+                    memory.keep(segment)
+                trainer.give(self.number, given, memory, partial(mapped.release, token))
+            elif 0 < given.frame <= len(frames):
+                trainer.give(self.number, given, frames[given.frame - 1])
+            else:
                 raise ProtocolError(
                     f"batch {given.partition}/{given.number} names frame {given.frame}, "
                     f"but the message has {len(frames)} frames"
                 )
-            if given.partition >= partitions:
-                raise ProtocolError(f"a batch is of partition {given.partition}, which is none")
-            if given.token in trainer.hands or given.token in trainer.commits:  # sent twice
-                continue
-            if inline:
-                body = Body(frames[given.frame - 1])
-            else:
-                mapped.add(given.token)
-                body = Body(self.memory, partial(mapped.release, given.token))
-                if self.memory is not None:
-                    self.memory.keep(given.segment)
-            trainer.give(self.number, given, body)
 
     def _on_answer(self, message: Answer | Give) -> None:
-        trainer = self.member.trainer
-        acknowledged = self.member.acknowledged
-        for token in message.committed:
-            known = trainer.commits.get(token)
-            if known is not None:
-                partition = known.given.partition
-                acknowledged[partition] = max(token, acknowledged.get(partition, 0))
-        refused = trainer.answer(self.number, message.committed, message.stale, message.faults)
-        for held, code, text in refused:
+        answers = message.committed, message.stale, message.faults
+        for held, code, text in self.member.trainer.answer(self.number, *answers):
             name = named(held.given)
             text = f"{name}: {text}" if text else f"{name} {STALE}"
             self.member.refused.append(from_code(code, text))
@@ -425,15 +412,18 @@ class Session:
     def outgoing(self, now: float) -> list[Said]:
         """Return the messages that are due."""
         if not self.connected:
-            if self.failure is not None or now - self._said_at < _HELLO_S:
+            if self.member.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
             if self._greeting is None:
                 self._greeting = self._hello()
             return [self._greeting]
         assert self.welcome is not None
-        number = self.welcome.session
-        messages = self._steps(number, now)
+        number, trainer = self.welcome.session, self.member.trainer
+        messages: list[Said] = []
+        # ``due`` asks for what is wanted, too
+        if trainer.due(self.number) or self.due_in(now) <= 0:
+            messages = self._steps(number, now)
         if self.requests.unsaid:
             messages += self.requests.to_say(number)
         self._said += len(messages)
@@ -469,7 +459,8 @@ class Session:
             batches.append(Handed(given.token, *place, *sizes, columns))
             places.append(given.place)
         member.trainer.later(self.number, left, gets[_MOST_GETS:])
-        known = sorted(member.acknowledged.items(), key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
+        acknowledged = member.trainer.acknowledged.items()
+        known = sorted(acknowledged, key=lambda one: -one[1])[:_MOST_ACKNOWLEDGED]
         hello = replace(
             member.hello,
             connection=self._connection,
@@ -490,7 +481,7 @@ class Session:
 
         So the server notices releases whose message was lost.
         """
-        over = self.finished or self.failure is not None
+        over = self.finished or self.member.failure is not None
         times = self.member.meter.totals(now)
         return Renew(number, self._said, *self.mapped.listed, *times, over, self.awaited_s)
 
@@ -499,40 +490,36 @@ class Session:
 
         What is not due rides with what is, and waits for it for a moment.
         """
-        trainer, mapped = self.member.trainer, self.mapped
-        # ``due`` asks for what is wanted, too
-        if not (trainer.due(self.number) or self.due_in(now) <= 0):
-            return []
+        mapped = self.mapped
         steps: list[Said] = []
         released = mapped.to_say() if mapped.released else ()
         while mapped.released:
             steps.append((Step(session, released=released), []))
             released = mapped.to_say()
-        commits, returned, withdrawn, gets = trainer.outgoing(self.number)
-        if not (commits or released or returned or withdrawn or gets):
-            return steps
-        tokens, light, heavy = [], [], []  # at most one save with a frame goes in a message
-        for token, states in commits:
+        commits, returned, withdrawn, gets = self.member.trainer.outgoing(self.number)
+        tokens: list[int] = []
+        saves: list[Save] = []
+        frames: list[Any] = []
+        for held in commits:
+            token, states = held.given.token, held.payload
             if states is None:
                 tokens.append(token)
-            elif states.block is None:
-                light.append(Save(token))
-            elif type(states.block) is StateBuffer and states.block.owner is self.buffers:
-                number = FIRST_BUFFER + states.block.number
-                light.append(Save(token, number, states.columns))
-            else:
-                # a copy of a state buffer, which is used again
-                block = bytes(states.block) if type(states.block) is StateBuffer else states.block
-                heavy.append((Save(token, 1, states.columns), [block]))
-        saves, frames = light[:_SAVES], []
-        if heavy:
-            saves, frames = [*saves, heavy[0][0]], heavy[0][1]
-        lists = tuple(tokens), released, tuple(returned), tuple(withdrawn)
-        self._stepped_at = now
-        steps.append((Step(session, *lists, tuple(gets), tuple(saves)), frames))
-        later = (light[at : at + _SAVES] for at in range(_SAVES, len(light), _SAVES))
-        steps += [(Step(session, saves=tuple(some)), []) for some in later]
-        steps += [(Step(session, saves=(save,)), block) for save, block in heavy[1:]]
+                continue
+            number, frame, block = 0, [], states.block
+            if type(block) is StateBuffer and block.owner is self.buffers:
+                number = FIRST_BUFFER + block.number
+            elif block is not None:  # a state buffer of an older session is used again: copied
+                number, frame = 1, [bytes(block) if type(block) is StateBuffer else block]
+            # at most one save with a frame goes in a message
+            if len(saves) == _SAVES or (frames and frame):
+                steps.append((Step(session, saves=saves), frames))
+                saves, frames = [], []
+            saves.append(Save(token, number, states.columns))
+            frames += frame
+        if commits or released or returned or withdrawn or gets:
+            self._stepped_at = now
+            lists = tokens, released, returned, withdrawn
+            steps.append((Step(session, *lists, gets, saves), frames))
         return steps
 
     # The connection
@@ -584,8 +571,9 @@ def named(batch: Any) -> str:
     return f"batch {batch.partition}/{batch.number} (token {batch.token}, {rows})"
 
 
-#: How each message of an open session but a Give is handled.
-_HANDLERS: dict[type, Callable[[Session, Any], object]] = {
+#: How each message of an open session is handled; a Give also has frames.
+_OF_SESSION: dict[type, Callable[..., object]] = {
+    Give: Session._on_give,
     Pulse: Session._on_pulse,
     Answer: Session._on_answer,
     Answered: lambda session, message: session.requests.receive(message),

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto import limits
-from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.dtypes import BYTES, NUMPY_OF, numpy_dtype
 from headrace_proto.errors import LimitExceeded, kind_of, near
 from headrace_proto.layout import Slot, arrange, array_at
 from headrace_proto.segment_layout import State
@@ -290,35 +290,33 @@ class BlockMaker:
 class Upload:
     """The states of one batch while they are saved one by one."""
 
-    __slots__ = ("_block", "_maker", "_numeric", "_rows", "_values")
+    __slots__ = ("_array", "_block", "_columns", "_maker", "_rows", "_slots")
 
     def __init__(self, maker: BlockMaker, rows: int, buffers: FreeBuffers | None = None) -> None:
         """``buffers``: state buffers of the session, for states without strings."""
-        self._maker = maker
-        self._rows = rows
-        self._values: dict[str, Any] = {}
-        self._numeric: tuple[dict[str, Slot], list[list[Any]], np.ndarray] | None = None
+        self._maker, self._rows = maker, rows
         if maker.numeric:
-            slots, columns, nbytes = maker.plan(rows)
-            buffer = None if buffers is None else buffers.take(nbytes)
-            array = maker.pool.buffer(nbytes) if buffer is None else buffer.array
-            self._numeric = slots, columns, array
-            self._block = array if buffer is None else buffer
+            self._slots, self._columns, nbytes = maker.plan(rows)
+            self._block = buffer = None if buffers is None else buffers.take(nbytes)
+            self._array = maker.pool.buffer(nbytes) if buffer is None else buffer.array
 
-    def put(self, name: str, value: Any) -> None:
-        """Copy an array, or a flat list of strings; the trainer may change it afterwards."""
-        if self._numeric is not None:
-            slots, _, block = self._numeric
-            np.copyto(array_at(block, slots[name]), value)
-        else:
-            own = self._maker.states[name].dtype == BYTES  # a list that was made for it
-            self._values[name] = value if own else np.array(value)
+    def put(self, name: str, value: Any) -> Any:
+        """Copy an array, which the trainer may change afterwards.
 
-    def finish(self) -> tuple[list[list[Any]], np.ndarray | StateBuffer]:
+        Return what waits for the other states: all do where some are flat lists of strings.
+        """
+        if self._maker.numeric:
+            slot = self._slots[name]
+            there = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._array, slot.offset)
+            np.copyto(there, value)
+            return None
+        return value if self._maker.states[name].dtype == BYTES else np.array(value)
+
+    def finish(self, values: Mapping[str, Any]) -> tuple[list[Any], np.ndarray | StateBuffer]:
         """Return description and block, once all states were put."""
-        if self._numeric is not None:
-            return self._numeric[1], self._block
-        return self._maker.block(self._rows, self._values)
+        if self._maker.numeric:
+            return self._columns, self._block or self._array
+        return self._maker.block(self._rows, values)
 
 
 def _put_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:

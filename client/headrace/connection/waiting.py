@@ -75,8 +75,7 @@ class Waits:
                     raise self._too_late(session, now, limit_s, what, slept_s)
                 rest_s = min(_STEP_S, started + limit_s - now)
                 over = rest_s <= 0
-            wire.await_news(news, rest_s)
-            now = self.looked_at = wire.clock()
+            now = self.looked_at = wire.await_news(news, rest_s)
 
     def _too_late(
         self, session: Session, now: float, timeout_s: float, what: str, slept_s: float

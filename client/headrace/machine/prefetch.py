@@ -34,6 +34,8 @@ class Prefetch:
 
     def took(self, nbytes: int) -> bool:
         """Note that the trainer takes a batch; return whether fewer are prefetched from now on."""
+        if self.asked != AUTO:
+            return False
         self._taken += 1
         self._rest -= 1
         if not self._rest:
@@ -45,7 +47,7 @@ class Prefetch:
             return False
         self._largest = nbytes
         most = max(_FIRST, _MOST_BYTES // nbytes)
-        if self.asked != AUTO or self.batches <= most:
+        if self.batches <= most:
             return False
         self.batches = most
         return True

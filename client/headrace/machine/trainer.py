@@ -43,17 +43,24 @@ _GOLDEN = 0.6180339887498949
 _PART = 2
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Held:
     """A batch that came and is not committed or given back."""
 
     given: Given
-    source: Any  # holds its bytes
+    source: Any  # of its bytes, until it has a block
     request: int
-    stale: bool = False  # its owner has given it to another trainer
-    taken: int = 0  # counts the batches that the loop took; 0: it has not taken this one
-    shown: Any = None  # once the loop has it: True, or where it has states, batch and saves
-    payload: Any = None  # of its commit, until that is answered
+    release: Callable[[], None] | None = None  # reports that nobody reads its bytes in memory
+    # these are set later
+    block: Any = field(default=None, init=False)  # of one that was taken and put back
+    stale: bool = field(default=False, init=False)  # its owner has given it to another trainer
+    taken: int = field(default=0, init=False)  # the loop's count of batches; 0: it has not this one
+    shown: Any = field(default=None, init=False)  # once the loop has it: the batch, or True
+    payload: Any = field(default=None, init=False)  # of its commit, until that is answered
+
+    def __del__(self) -> None:
+        if (release := getattr(self, "release", None)) is not None:
+            release()  # its bytes were not read
 
     @property
     def turn(self) -> Turn:
@@ -81,7 +88,7 @@ class _Owner:
     """Messages for one owner, and the requests to it that have no answer."""
 
     welcome: bool = False  # whether it has answered the greeting
-    commits: list[Token] = field(default_factory=list)
+    commits: list[Held] = field(default_factory=list)
     returned: list[Token] = field(default_factory=list)
     withdrawn: list[int] = field(default_factory=list)
     gets: list[Get] = field(default_factory=list)
@@ -125,6 +132,8 @@ class Trainer:
         self.is_of(lanes=lanes, chained=chained, strict=strict, lazy=lazy)
         self.hands: dict[Token, Held] = {}
         self.commits: dict[Token, Held] = {}  # without an answer
+        #: The greatest token of an answered commit, by partition.
+        self.acknowledged: dict[int, Token] = {}
         self.epoch = 0  # of the loop
         self.waits = False  # whether the loop waits for a batch
         self.torn = False  # whether this rank lost a batch, and is out of step with the others
@@ -132,14 +141,14 @@ class Trainer:
         self._flying = 0  # requests under way, and batches that the loop has not taken
         self._request = 0
         self._last = 0  # the request whose batch the loop has taken last
-        self._of: dict[int, int] = {}  # partitions by request
+        self.asks: dict[int, _Cell] = {}  # requests without an answer
         self._idle: set[int] = set()  # requests of a rank that wait for trainers
         self._epochs = Counter({0: partitions})  # cells that are not over, by the bound's epoch
         self.least = 0  # the least epoch of which batches may still come; _NEVER: none
         self._open = partitions  # cells that are not over
         self._unknown = set(range(partitions))  # cells whose first bound has not come
         self._line: list[tuple[int, int]] = []  # a heap of epochs and requests
-        self._ready: dict[int, Held] = {}  # by request, as they came
+        self.ready: dict[int, Held] = {}  # not taken, by request, as they came
         self._asks: list[tuple[int, int, int, int]] = []  # a heap of the cells' keys
         self._cells = [_Cell(p, 0) for p in range(partitions)]
         self._rotate(offset)
@@ -194,9 +203,13 @@ class Trainer:
             asked = cell.asked.values()
             later = min(asked) >= epoch  # mostly: all are of one epoch
             at += len(asked) if later else sum(of >= epoch for of in asked)
-        key = epoch, at, cell.rotated, cell.number
-        if key != cell.key:
-            cell.key = key
+        self._place(cell, (epoch, at, cell.rotated, cell.number))
+
+    def _place(self, cell: _Cell, key: tuple[int, int, int, int]) -> None:
+        before, cell.key = cell.key, key
+        if self._asks and self._asks[0] == before:
+            heapq.heapreplace(self._asks, key)
+        elif key != before:
             heapq.heappush(self._asks, key)
 
     def _move(self, cell: _Cell, turn: Turn) -> None:
@@ -226,7 +239,7 @@ class Trainer:
     @property
     def next_epoch(self) -> int:
         """The least epoch of the batches that the loop has not taken, here or still to come."""
-        return min([self.least, *(held.given.turn_epoch for held in self._ready.values())])
+        return min([self.least, *(held.given.turn_epoch for held in self.ready.values())])
 
     # What is known, for the caller
 
@@ -240,21 +253,11 @@ class Trainer:
         return max([self.epoch, *(cell.turn[0] for cell in self._cells)])
 
     @property
-    def ready(self) -> bool:
-        """Whether a batch is here that the loop has not taken."""
-        return bool(self._ready)
-
-    @property
-    def asks(self) -> bool:
-        """Whether a request has no answer."""
-        return bool(self._of)
-
-    @property
     def awaited(self) -> int | None:
         """The owner whose batch the loop waits for; None: trainers have to act."""
         request = self._next()
-        partition = None if request is None else self._of.get(request)
-        return None if partition is None else self.owner_of[partition]
+        cell = None if request is None else self.asks.get(request)
+        return None if cell is None else self.owner_of[cell.number]
 
     def unanswered(self, owner: int) -> int:
         """Return the number of commits that an owner has not answered, and should soon.
@@ -277,19 +280,16 @@ class Trainer:
 
     def _next(self) -> int | None:
         """Return the request whose batch is next; None: trainers have to act."""
-        line, ready, of = self._line, self._ready, self._of
-        if self.any_order and ready:
-            return next(iter(ready))
-        if self.lanes and ready:  # as they come: one of other lanes may have an older request
+        ready = self.ready
+        if ready and (self.any_order or self.lanes):  # one of other lanes may have an older request
             request = next(iter(ready))
-            if ready[request].given.turn_epoch > self.epoch:
+            if self.lanes and ready[request].given.turn_epoch > self.epoch:
                 request = min(ready, key=lambda request: ready[request].given.turn_epoch)
             return request
+        line, asks = self._line, self.asks
         while line:
             request = line[0][1]
-            if request in ready or (
-                (p := of.get(request)) is not None and request in self._cells[p].asked
-            ):
+            if request in ready or (request in asks and request in asks[request].asked):
                 return request
             heapq.heappop(line)
         return None
@@ -299,9 +299,8 @@ class Trainer:
 
         ``accepts`` may leave it here, by False or an exception.
         """
-        request = self._next()
-        held = None if request is None else self._ready.get(request)
-        if request is None or held is None or self.full:
+        held = None if (request := self._next()) is None else self.ready.get(request)
+        if held is None or self.full:
             self.waits = True
             return None
         epoch = held.given.turn_epoch
@@ -314,15 +313,16 @@ class Trainer:
         self.waits = False
         if accepts is not None and not accepts(held):
             return None
-        del self._ready[request]
+        self._last = held.request
+        del self.ready[self._last]
         self._flying -= 1
-        self._last = request
-        self._taken += 1
-        held.taken = self._taken
-        if (self._of or self._ready) and not self.prefetch and self.rank < 0:
+        self._taken = held.taken = self._taken + 1
+        if self._line and self._line[0][1] == self._last:
+            heapq.heappop(self._line)
+        if not self.prefetch and self.rank < 0 and (self.asks or self.ready):
             # Others may wait meanwhile for what the loop has not taken.
             if self.lanes:
-                self._withdraw([*self._of])
+                self._withdraw([*self.asks])
             else:
                 self.let_go()
         return held
@@ -331,7 +331,7 @@ class Trainer:
         """Put a batch back that the loop has not used: it is the next one again."""
         if held.given.token in self.hands:
             held.taken, held.shown = 0, None
-            self._ready = {held.request: held, **self._ready}
+            self.ready = {held.request: held, **self.ready}
             heapq.heappush(self._line, (held.given.turn_epoch, held.request))
             self._flying += 1
 
@@ -349,14 +349,15 @@ class Trainer:
         if self._idle:
             request = self._next()
             return request is None or request in self._idle
-        return self._flying == len(self._ready)
+        return self._flying == len(self.ready)
 
     def commit(self, token: Token, payload: Any = None) -> bool:
-        """Commit a batch; return False where it is known to be stale."""
-        held = self.hands[token]
+        """Commit a batch; return False where it is not in hand, or is known to be stale."""
+        if (held := self.hands.get(token)) is None:
+            return False
         if not held.stale:
             held.payload, self.commits[token] = payload, held
-            self._owners[self.owner_of[held.given.partition]].commits.append(token)
+            self._owners[self.owner_of[held.given.partition]].commits.append(held)
         del self.hands[token]  # Ctrl-C may come before
         held.shown = None  # it would keep the memory of the batch
         return not held.stale
@@ -366,7 +367,7 @@ class Trainer:
         held = self.hands.pop(token)
         given = held.given
         if not held.taken:
-            del self._ready[held.request]
+            del self.ready[held.request]
             self._flying -= 1
         if not held.stale:
             self._owners[self.owner_of[given.partition]].returned.append(given.token)
@@ -383,13 +384,13 @@ class Trainer:
 
     def let_go(self) -> None:
         """Return all that the loop has not taken, and ask for it anew, so in its order."""
-        for held in reversed([*self._ready.values()]):
+        for held in reversed([*self.ready.values()]):
             self.give_back(held.given.token)
             if self.lanes:  # its examples go on there
                 self._home = held.given.partition
                 self._cells[self._home].live = True
         if not (self.lanes or self.any_order):
-            self._withdraw([*self._of])
+            self._withdraw([*self.asks])
 
     # Requests
 
@@ -443,12 +444,12 @@ class Trainer:
     @property
     def full(self) -> bool:
         """Whether the trainer has as many batches, or commits without an answer, as it may."""
-        return max(len(self.hands) - len(self._ready), len(self.commits)) >= self.most
+        return max(len(self.hands) - len(self.ready), len(self.commits)) >= self.most
 
     @property
     def in_hand(self) -> int:
         """Number of batches that the loop has."""
-        return len(self.hands) - len(self._ready)
+        return len(self.hands) - len(self.ready)
 
     def _pump(self) -> None:
         """Ask for as many batches as are wanted."""
@@ -459,11 +460,11 @@ class Trainer:
         if self.any_order:
             under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
         gathers = wanted - under_way < self._part
-        if gathers and (not self.waits or under_way > len(self._ready)):
+        if gathers and (not self.waits or under_way > len(self.ready)):
             return
         if self.full:
             return
-        while under_way < wanted or (self.waits and self._flying == len(self._ready)):
+        while under_way < wanted or (self.waits and self._flying == len(self.ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
             if (cell := self._to_ask()) is None or (
                 under_way >= wanted and self._epoch_of(cell) > self.least
@@ -479,16 +480,19 @@ class Trainer:
 
     def _get(self, cell: _Cell) -> None:
         self._request = request = self._request + 1
-        epoch, p = self._epoch_of(cell), cell.number
+        epoch, p, key = self._epoch_of(cell), cell.number, cell.key
         cell.asked[request] = epoch
-        self._of[request] = p
+        self.asks[request] = cell
         owner = self._owners[self.owner_of[p]]
         owner.gets.append(Get(request, p, epoch))
         if self.any_order:
             owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request))
         self._flying += 1
-        self._changed(cell)
+        if cell.back:
+            self._changed(cell)
+        elif key is not None:
+            self._place(cell, (epoch, key[1] + 1, cell.rotated, p))
 
     # Owners: what comes
 
@@ -530,7 +534,7 @@ class Trainer:
                 if held.taken:
                     self.torn = self.rank >= 0
                 else:
-                    del self.hands[token], self._ready[held.request]
+                    del self.hands[token], self.ready[held.request]
                     self._flying -= 1
                     self._expect_again(held)
                     self.let_go()
@@ -538,7 +542,8 @@ class Trainer:
     def later(self, owner: int, commits: list[Token], gets: list[Get]) -> None:
         """Send these after the Welcome: the greeting has no room for them."""
         here = self._owners[owner]
-        here.commits, here.gets = [*commits, *here.commits], [*gets, *here.gets]
+        here.commits[:0] = [self.commits[token] for token in commits]
+        here.gets[:0] = gets
 
     def lost(self, owner: int) -> None:
         """Note that the connection with an owner ended: nothing is sent before it is greeted."""
@@ -549,22 +554,21 @@ class Trainer:
 
         Also return the epoch under which it is in the line; None where it is not.
         """
-        if (p := self._of.pop(request, None)) is None:
+        if (cell := self.asks.pop(request, None)) is None:
             return None, None
-        cell, epoch = self._cells[p], None
-        if request in cell.asked:
-            epoch = cell.asked.pop(request)
+        if (epoch := cell.asked.pop(request, None)) is not None:
             self._flying -= 1
             if self.any_order:
-                self._owners[self.owner_of[p]].asked.pop(request, None)
+                self._owners[self.owner_of[cell.number]].asked.pop(request, None)
             if self._idle:
                 self._idle.discard(request)
         else:
             del cell.standing[request]
         return cell, epoch
 
-    def give(self, owner: int, given: Given, source: Any) -> bool:
+    def give(self, owner: int, given: Given, source: Any, release: Any = None) -> bool:
         """Take a batch; return False where it is returned at once."""
+        held = Held(given, source, given.request, release)
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
         cell, lined = self._answered(request)
         if cell is None:
@@ -578,34 +582,34 @@ class Trainer:
                 self._changed(cell)
                 return False
             self._home, cell.live = given.partition, given.live
-        held = self.hands[given.token] = Held(given, source, request)
-        self._ready[request] = held
-        if epoch != lined:
-            heapq.heappush(self._line, (epoch, request))
+        self.hands[given.token] = self.ready[request] = held
         self._flying += 1
-        self._move(cell, (epoch, index + 1))
-        self._changed(cell)
-        if len(self._ready) > 2 * self.prefetch + 1:
+        if lined == epoch and cell.turn == (epoch, index) and not cell.back:  # as mostly
+            cell.turn = epoch, index + 1  # with one request less: its place among cells stays
+        else:
+            if lined != epoch:
+                heapq.heappush(self._line, (epoch, request))
+            self._move(cell, (epoch, index + 1))
+            self._changed(cell)
+        if len(self.ready) > 2 * self.prefetch + 1:
             self._withdraw([r for one in self._cells for r in one.standing])
         return True
 
     def _withdraw(self, requests: Iterable[int]) -> None:
         """Take requests back that did not get a batch."""
         for request in requests:
-            p = self._of[request]
             cell, _ = self._answered(request)
-            owner = self._owners[self.owner_of[p]]
+            assert cell is not None
+            owner = self._owners[self.owner_of[cell.number]]
             owner.withdrawn.append(request)
             owner.gets = [get for get in owner.gets if get[0] != request]
-            if cell is not None:
-                self._changed(cell)
+            self._changed(cell)
 
     def idle(self, owner: int, requests: Iterable[int], live: Collection[int] = ()) -> None:
         """Pass requests by, which wait for trainers.  Ranks wait for them, to stay in step."""
         for request in requests:
-            if (p := self._of.get(request)) is None:
+            if (cell := self.asks.get(request)) is None:
                 continue
-            cell = self._cells[p]
             cell.live = request in live
             if self.rank >= 0:
                 self._idle.add(request)
@@ -639,9 +643,11 @@ class Trainer:
         faults: Sequence[tuple[Token, str, str]] = (),
     ) -> list[tuple[Held, str, str]]:
         """Take answers to commits; return those that were refused, with code and text of why."""
-        commits = self.commits
+        commits, acknowledged = self.commits, self.acknowledged
         for token in committed:
-            commits.pop(token, None)
+            if (held := commits.pop(token, None)) is not None:
+                partition = held.given.partition
+                acknowledged[partition] = max(token, acknowledged.get(partition, 0))
         every = [*((token, "stale", "") for token in stale), *faults]
         refused = [
             (held, code, text)
@@ -672,7 +678,7 @@ class Trainer:
             return True
         if not owner.commits:
             return False
-        starves = self.waits and self._flying == len(self._ready)
+        starves = self.waits and self._flying == len(self.ready)
         return starves or not self.lazy or len(owner.commits) > self._part
 
     def owes(self, owner: int) -> bool:
@@ -680,16 +686,11 @@ class Trainer:
         here = self._owners[owner]
         return here.welcome and bool(here.commits or here.gets or here.returned or here.withdrawn)
 
-    def outgoing(
-        self, owner: int
-    ) -> tuple[list[tuple[Token, Any]], list[Token], list[int], list[Get]]:
+    def outgoing(self, owner: int) -> tuple[list[Held], list[Token], list[int], list[Get]]:
         """Return what to send now, and forget it: commits, returned, withdrawn, requests."""
         here = self._owners[owner]
         if not here.welcome:
             return [], [], [], []
-        commits = [
-            (token, self.commits[token].payload) for token in here.commits if token in self.commits
-        ]
-        out = commits, here.returned, here.withdrawn, here.gets
+        out = here.commits, here.returned, here.withdrawn, here.gets
         here.commits, here.returned, here.withdrawn, here.gets = [], [], [], []
         return out

@@ -57,7 +57,7 @@ class Blocks:
         """Return the columns as a message has them, and remember them."""
         columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
         if len(slots) > _MANY_COLUMNS:
-            given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns)
+            given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns=columns)
             FROM_SERVER.encode(Give(0, (given,)))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()

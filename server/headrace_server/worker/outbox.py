@@ -70,7 +70,7 @@ def _packed(leased: _Leased, inline: bool = False) -> bytes:
     place = (0, 1, False) if inline else (body.block.offset, 0, body.crowded)
     numbers = (
         *(request, token, batch.partition, batch.number, *batch.turn, batch.epoch, batch.rows),
-        *(batch.nbytes, batch.bucket, batch.empty, *place, live),
+        *(batch.nbytes, batch.bucket, *place, live),
     )
     return pack_given(numbers, body.columns, batch.place, b"" if inline else body.segment)
 

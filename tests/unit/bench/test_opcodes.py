@@ -18,12 +18,12 @@ from tests.bench import opcodes
 
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
-    "W1": (4480, 137, 2920, 89),
-    "W2": (6650, 157, 3080, 94),
-    "W4 arrival 0": (7010, 201, 5320, 167),
-    "W4 arrival 1": (6620, 185, 4900, 155),
-    "W4 lanes 2": (6210, 178, 4680, 149),
-    "W4 lanes 8": (5060, 145, 4030, 129),
+    "W1": (4480, 137, 2560, 80),
+    "W2": (6650, 157, 2590, 81),
+    "W4 arrival 0": (7010, 201, 4755, 152),
+    "W4 arrival 1": (6620, 185, 4290, 136),
+    "W4 lanes 2": (6210, 178, 4110, 127),
+    "W4 lanes 8": (5060, 145, 3400, 105),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05

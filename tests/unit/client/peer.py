@@ -47,7 +47,7 @@ def welcome_to(hello: Hello, session: int = 7, **told: Any) -> Welcome:
 
 def given(request: int, token: int, partition: int = 0, number: int = 0) -> Given:
     """A batch of one row without columns, which comes with the message."""
-    return Given(request, token, partition, number, 0, number, 0, 1, 0, [], frame=1)
+    return Given(request, token, partition, number, 0, number, 0, 1, 0, frame=1)
 
 
 class Peer:

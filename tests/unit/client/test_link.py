@@ -73,10 +73,10 @@ class Taking:
         self.thread = threading.Thread(target=self._take)
         waits, await_news = threading.Event(), Wire.await_news
 
-        def awaited(wire: Wire, news: int, at_most_s: float) -> None:
+        def awaited(wire: Wire, news: int, at_most_s: float) -> float:
             if threading.current_thread() is self.thread:
                 waits.set()
-            await_news(wire, news, at_most_s)
+            return await_news(wire, news, at_most_s)
 
         monkeypatch.setattr(Wire, "await_news", awaited)
         self.thread.start()
@@ -150,7 +150,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     with linked(peer, 0.8) as link:
         await_news, woken = Wire.await_news, []
 
-        def suspended(wire: Wire, news: int, at_most_s: float) -> None:
+        def suspended(wire: Wire, news: int, at_most_s: float) -> float:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
                 link.exchange()  # the request for a batch goes out
@@ -158,7 +158,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
                     machine[0] += 3600
                     peer.end()
                     assert sockets[-1].poll(1000 * int(PATIENCE_S))
-            await_news(wire, news, at_most_s)
+            return await_news(wire, news, at_most_s)
 
         trainer = threading.current_thread()
         monkeypatch.setattr(Wire, "await_news", suspended)

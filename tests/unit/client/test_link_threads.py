@@ -146,7 +146,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
     monkeypatch.undo()
     peer.say(Pulse(7, waiting="still there"))
     heard(alone, lambda s: s.waiting == "still there")
-    assert alone.sessions[0].failure is None
+    assert alone.failure is None
 
 
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
@@ -160,8 +160,8 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
         alone.sessions[0].requests.ask(drain(False))
     with pytest.raises(KeyboardInterrupt):
         alone.exchange()
-    assert isinstance(alone.sessions[0].failure, ConnectionLost)
-    assert "interrupted amid a message" in str(alone.sessions[0].failure)
+    assert isinstance(alone.failure, ConnectionLost)
+    assert "interrupted amid a message" in str(alone.failure)
     monkeypatch.undo()
     other = threading.Thread(target=alone.exchange)
     other.start()
@@ -188,7 +188,7 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
     monkeypatch.undo()
     peer.say(Pulse(7, waiting="whole"))
     heard(alone, lambda s: s.waiting == "whole")
-    assert alone.sessions[0].failure is None
+    assert alone.failure is None
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Link, peer: Peer):

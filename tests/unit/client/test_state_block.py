@@ -56,7 +56,7 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     saving: Any = SimpleNamespace(_maker=MAKER, _link=SimpleNamespace(session_of=lambda _: session))
     batch: Any = SimpleNamespace(partition=0, rows=2)
     for session.mapped.last in (0, 1):
-        _, block = Saving._upload(saving, SimpleNamespace(), batch).finish()
+        _, block = Saving._upload(saving, SimpleNamespace(), batch).finish({})
         assert isinstance(block, StateBuffer) is (session.mapped.last == 1)
 
 

@@ -30,7 +30,7 @@ def sent(one, owner=0):
 
 
 def give(one, request, partition, index, owner=0, epoch=0, **facts):
-    given = Given(request, next(TOKENS), partition, index, epoch, index, 0, 2, 0, (), **facts)
+    given = Given(request, next(TOKENS), partition, index, epoch, index, 0, 2, 0, **facts)
     one.give(owner, given, None)
     return given.token
 
@@ -117,7 +117,7 @@ def test_what_was_asked_beyond_need_is_withdrawn():
         give(one, request, p, 0)
     _, _, withdrawn, _ = sent(one)
     assert withdrawn == [request for request, _ in requests[4:]]
-    given = Given(requests[4][0], next(TOKENS), 4, 0, 0, 0, 0, 2, 0, ())
+    given = Given(requests[4][0], next(TOKENS), 4, 0, 0, 0, 0, 2, 0)
     assert not one.give(0, given, None)  # it was on its way
     assert sent(one)[1] == [given.token]
 
@@ -129,7 +129,8 @@ def test_a_commit_of_lanes_is_not_awaited_while_an_earlier_batch_is_in_hand():
         one.take()
     sent(one)
     assert one.commit(tokens[1])
-    assert [token for token, _ in sent(one)[0]] == tokens[1:] and not one.unanswered(0)
+    assert [held.given.token for held in sent(one)[0]] == tokens[1:]
+    assert not one.unanswered(0)
     assert one.commit(tokens[0])
     assert one.unanswered(0) == 2
 

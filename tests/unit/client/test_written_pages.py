@@ -43,9 +43,9 @@ def test_pages_that_were_written_are_known_from_those_that_were_read(file, read,
     for first in range(PAGES):
         for end in range(first + 1, PAGES + 1):
             among = any(first <= page < end for page in written)
-            assert told.any_in(address + first * PAGE, (end - first) * PAGE) is among
+            assert told.any_in(address + first * PAGE, end - first) is among
     mapping.madvise(mmap.MADV_DONTNEED)
-    assert not told.any_in(address, PAGES * PAGE)
+    assert not told.any_in(address, PAGES)
 
 
 def test_a_page_that_was_only_read_shows_what_others_write_to_it(file, tmp_path):
@@ -55,7 +55,7 @@ def test_a_page_that_was_only_read_shows_what_others_write_to_it(file, tmp_path)
     assert memory[0] == 0
     with open(path, "r+b") as other:
         other.write(b"\x05")
-    assert memory[0] == 5 and not WrittenPages().any_in(address, PAGE)
+    assert memory[0] == 5 and not WrittenPages().any_in(address, 1)
 
 
 def test_where_the_kernel_shows_nothing_any_page_may_have_been_written(file, monkeypatch):
@@ -64,10 +64,10 @@ def test_where_the_kernel_shows_nothing_any_page_may_have_been_written(file, mon
 
     _, _, address = mapped(file)
     told = WrittenPages()
-    assert not told.any_in(address, PAGE)
+    assert not told.any_in(address, 1)
     for short in (refused, lambda *arguments: b""):
         monkeypatch.setattr(module.os, "pread", short)
-        assert told.any_in(address, PAGE)
+        assert told.any_in(address, 1)
     monkeypatch.undo()
     monkeypatch.setattr(module.os, "open", refused)
-    assert WrittenPages().any_in(address, PAGE)
+    assert WrittenPages().any_in(address, 1)

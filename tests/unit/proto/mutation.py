@@ -127,10 +127,10 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
             return chance.randbytes(chance.choice((0, 1, 16, 64, 100)))
         if getattr(hint, "__annotations__", None):  # a record, or a named tuple
             return drawn(chance, hint, known, columns)
-        if get_origin(hint) is not tuple:
+        origin, members = get_origin(hint), get_args(hint)
+        if origin not in (tuple, Sequence):
             return {"x": number()}
-        members = get_args(hint)
-        if members[-1] is not ...:
+        if origin is tuple and members[-1] is not ...:
             return tuple(map(value, members))
         many = chance.choice((0, 1, 2, 3, 6) if chance.random() < 0.95 else (1000,))
         return tuple([value(members[0]) for _ in range(many)])

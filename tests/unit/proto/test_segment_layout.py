@@ -53,7 +53,7 @@ def given_of(told, token, rows=2):
         wanted.append((field.dtype, shape, 2 * length if strings else 0))
     slots, nbytes = arrange(wanted)
     places = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
-    return Given(0, token, 0, token, 0, token, 0, rows, nbytes, places, frame=1)
+    return Given(0, token, 0, token, 0, token, 0, rows, nbytes, columns=places, frame=1)
 
 
 SERVER = properties()

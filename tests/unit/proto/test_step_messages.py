@@ -33,7 +33,6 @@ ITEM = Given(
     columns=COLUMNS,
     place=b"\1\0\xff",
     bucket=3,
-    empty=4,
     offset=4096,
     segment="slab-0-0-1",
 )
@@ -57,14 +56,13 @@ _items = st.builds(
     *[counts] * 7,
     rows,
     counts,
-    columns,
-    st.binary(max_size=300),
     _signed,
-    rows,
     counts,
     _frames,
     st.booleans(),
     st.booleans(),
+    columns,
+    st.binary(max_size=300),
     st.text(max_size=60),
 )
 _tokens = st.lists(counts, max_size=9).map(tuple)
