@@ -113,7 +113,7 @@ def test_a_trainer_releases_any_number_of_views_at_once() -> None:
     one = One()
     session, now = one.session, one.now
     for token in range(_MANY):
-        session.mapped.release(token)
+        session.mapped.released.append(token)
     told: list[int] = []
     for message, _ in session.outgoing(now):
         decoded = FROM_TRAINER.decode(FROM_TRAINER.encode(message))

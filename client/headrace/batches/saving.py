@@ -81,7 +81,7 @@ class Saving(TakenBatches):
         self._lanes: dict[int, LaneStates] = {}  # kept states by partition
         self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
         self._framework = framework
-        self._maker = BlockMaker(layout.states)
+        self._maker, self._states = BlockMaker(layout.states), len(layout.states)
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
         link.waits.explain = self.explain
         layout.saving = weakref.ref(self)
@@ -201,7 +201,7 @@ class Saving(TakenBatches):
             if not is_tracing():
                 raise
             return self._traced(batch.token, values)
-        saves, hands = batch._saves, self._link.member.trainer.hands
+        saves = batch._saves
         with saves.lock:
             saved = saves.values
             for name in ready:
@@ -217,7 +217,7 @@ class Saving(TakenBatches):
                     upload = saves.upload or self._upload(saves, batch)
                     for name, value in ready.items():
                         saved[name] = upload.put(name, value)
-                if len(saved) < len(self.layout.states):
+                if len(saved) < self._states:
                     return None
                 if self.kept:
                     states = _HERE
@@ -228,7 +228,7 @@ class Saving(TakenBatches):
                     states = States(*upload.finish(saved))
                 counts = self._link.save(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
-                if batch.token in hands:
+                if batch.token in self._link.member.trainer.hands:
                     for name in ready:
                         saved.pop(name, None)
                 raise

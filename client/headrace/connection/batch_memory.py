@@ -155,7 +155,7 @@ class Attachment:
         self, segment: str, offset: int, nbytes: int, on_release: Callable[[], None]
     ) -> np.ndarray:
         """Return a block as a writable array that is private to this process."""
-        mapping, address, memory = self._map(segment)
+        mapping, address, memory = self._segments.get(segment) or self._map(segment)
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
@@ -184,19 +184,17 @@ class Attachment:
 
     def _map(self, segment: str) -> tuple[mmap.mmap, int, np.ndarray]:
         """Map a segment; return its address, and its bytes, which keep it mapped."""
-        known = self._segments.get(segment)
-        if known is None:
-            if not _SEGMENT.fullmatch(segment):
-                raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
-            with opening_files("a batch in shared memory needs 2 open files"):
-                fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    write = mmap.PROT_READ | mmap.PROT_WRITE
-                    mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=write)
-                finally:
-                    os.close(fd)
-            memory = np.frombuffer(mapping, np.uint8)
-            known = self._segments[segment] = mapping, _address(memory), memory
+        if not _SEGMENT.fullmatch(segment):
+            raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
+        with opening_files("a batch in shared memory needs 2 open files"):
+            fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                write = mmap.PROT_READ | mmap.PROT_WRITE
+                mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=write)
+            finally:
+                os.close(fd)
+        memory = np.frombuffer(mapping, np.uint8)
+        known = self._segments[segment] = mapping, _address(memory), memory
         return known
 
 

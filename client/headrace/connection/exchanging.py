@@ -133,20 +133,20 @@ class Wire:
         """Send due messages and handle those that have arrived."""
         self._guarded(self._exchange)
 
-    def hear(self) -> None:
-        """Handle messages that have arrived."""
-        self._guarded(self._hear)
+    def hear(self) -> float:
+        """Handle messages that have arrived; return the time."""
+        return self._guarded(self._hear)
 
-    def say_soon(self, now: bool, heard: bool = False) -> None:
-        """Send a message ``now``, or leave it to the next call, or to the lazy thread.
+    def say_soon(self, due: bool, heard_at: float | None = None) -> None:
+        """Send what is ``due`` now, or leave it to the next call, or to the lazy thread.
 
-        With ``heard`` this thread has just handled all that has arrived.
+        ``heard_at``: when this thread has just handled all that had arrived.
         """
-        if not now:
-            recent = self.clock() - _RECENT_S
-            now = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
-        if now:
-            self._guarded(self._say_and_poll if heard else self._exchange)
+        if not due:
+            recent = (self.clock() if heard_at is None else heard_at) - _RECENT_S
+            due = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
+        if due:
+            self._guarded(self._exchange if heard_at is None else self._say_and_poll, heard_at)
 
     def tell(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
@@ -214,13 +214,13 @@ class Wire:
 
     # The connections, under the lock
 
-    def _guarded(self, step: Callable[[float], None]) -> float:
-        """Run a step that uses the connections, at the time that is returned.
+    def _guarded(self, step: Callable[[float], None], now: float | None = None) -> float:
+        """Run a step that uses the connections, ``now``; return the time.
 
         The feed fails with the error of a step.
         """
         with self.lock:
-            now = self.clock()
+            now = self.clock() if now is None else now
             # Closed, or in a signal handler amid such a step.
             if not self.connections or self._in_use:
                 return now

@@ -224,14 +224,13 @@ class Link:
         """
         member, wire = self.member, self.wire
         trainer = member.trainer
-        if heard := bool(trainer.asks and not trainer.ready):
-            wire.hear()
+        heard_at = wire.hear() if trainer.asks and not trainer.ready else None
         if trainer.ready:
             with self.lock:  # a wait raises errors
                 fault = member.failure is not None or wire.closing or member.refused
                 held = None if fault else self._next(accepts)
             if held is not None:
-                self._say_soon(held, heard)
+                self._say_soon(held, heard_at)
                 return held
         return self._await(accepts, none_yet)
 
@@ -281,11 +280,11 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.member.trainer.awaited or 0]
 
-    def _say_soon(self, held: Held, heard: bool = False) -> None:
+    def _say_soon(self, held: Held, heard_at: float | None = None) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
             with self.lock:  # the lazy thread asks, too
-                self.wire.say_soon(self.member.trainer.any_due, heard)
+                self.wire.say_soon(self.member.trainer.any_due, heard_at)
         except BaseException:
             self.untake(held)
             raise

@@ -102,12 +102,12 @@ class States(NamedTuple):
 class MappedBatches:
     """Batches in shared memory that this trainer may be reading, and released ones to report.
 
-    Any thread may release a block while it holds any lock: this takes none.
+    Any thread may release a block while it holds any lock, so that only appends its token.
     """
 
-    released: deque[int] = field(default_factory=deque)
+    released: deque[int] = field(default_factory=deque)  # not reported
     last: int = 0  # the greatest token of a batch that came through shared memory
-    _tokens: set[int] = field(default_factory=set)
+    _tokens: set[int] = field(default_factory=set)  # of those that are not reported
 
     def add(self, token: int) -> None:
         """Add a batch that was given by reference."""
@@ -115,24 +115,17 @@ class MappedBatches:
             self.last = token
         self._tokens.add(token)
 
-    def release(self, token: int) -> None:
-        """Note that the last reader of a batch is gone.  Safe in any thread."""
-        self._tokens.discard(token)
-        self.released.append(token)
-
-    def to_say(self) -> tuple[int, ...]:
+    def to_say(self) -> list[int]:
         """Return released batches for one message; there may be more."""
-        tokens: list[int] = []
-        while self.released and len(tokens) < _PER_MESSAGE:
-            tokens.append(self.released.popleft())
-        return tuple(tokens)
+        tokens = [self.released.popleft() for _ in range(min(len(self.released), _PER_MESSAGE))]
+        self._tokens.difference_update(tokens)
+        return tokens
 
     @property
     def listed(self) -> tuple[tuple[int, ...], int]:
         """The tokens that a heartbeat lists, and the last one; it lists none where that is 0."""
-        if len(self._tokens) > _MAX_MAPPED:
-            return (), 0
-        return tuple(sorted(self._tokens)), self.last
+        tokens = self._tokens.difference(tuple(self.released))
+        return ((), 0) if len(tokens) > _MAX_MAPPED else (tuple(sorted(tokens)), self.last)
 
 
 class Meter:
@@ -371,7 +364,7 @@ class Session:
                 mapped.add(token)
                 if memory is not None:
                     memory.keep(segment)
-                trainer.give(self.number, given, memory, partial(mapped.release, token))
+                trainer.give(self.number, given, memory, partial(mapped.released.append, token))
             elif 0 < given.frame <= len(frames):
                 trainer.give(self.number, given, frames[given.frame - 1])
             else:
@@ -492,7 +485,7 @@ class Session:
         """
         mapped = self.mapped
         steps: list[Said] = []
-        released = mapped.to_say() if mapped.released else ()
+        released = mapped.to_say()
         while mapped.released:
             steps.append((Step(session, released=released), []))
             released = mapped.to_say()

@@ -466,21 +466,17 @@ class Trainer:
             return
         while under_way < wanted or (self.waits and self._flying == len(self.ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
-            if (cell := self._to_ask()) is None or (
-                under_way >= wanted and self._epoch_of(cell) > self.least
-            ):
+            if (cell := self._to_ask()) is None:
                 return
-            self._get(cell)
+            epoch = cell.key[0] if cell.key else cell.turn[0]
+            if under_way >= wanted and epoch > self.least:
+                return
+            self._get(cell, epoch)
             under_way += 1
 
-    @staticmethod
-    def _epoch_of(cell: _Cell) -> int:
-        """Return the epoch of the batch that a cell is to be asked for next."""
-        return cell.key[0] if cell.key else cell.turn[0]
-
-    def _get(self, cell: _Cell) -> None:
+    def _get(self, cell: _Cell, epoch: int) -> None:
         self._request = request = self._request + 1
-        epoch, p, key = self._epoch_of(cell), cell.number, cell.key
+        p, key = cell.number, cell.key
         cell.asked[request] = epoch
         self.asks[request] = cell
         owner = self._owners[self.owner_of[p]]

@@ -21,9 +21,9 @@ REACHED = {
     "W1": (4480, 137, 2560, 80),
     "W2": (6650, 157, 2590, 81),
     "W4 arrival 0": (7010, 201, 4755, 152),
-    "W4 arrival 1": (6620, 185, 4290, 136),
+    "W4 arrival 1": (6620, 185, 4190, 132),
     "W4 lanes 2": (6210, 178, 4110, 127),
-    "W4 lanes 8": (5060, 145, 3400, 105),
+    "W4 lanes 8": (5060, 145, 3390, 103),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05

@@ -67,7 +67,7 @@ def alone(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
 
 def test_heartbeats_and_releases_are_sent_while_the_trainer_does_nothing(peer: Peer):
     with linked(peer, heartbeat_s=1.0) as link:
-        link.sessions[0].mapped.release(11)
+        link.sessions[0].mapped.released.append(11)
         while not isinstance(said := peer.hear(object), Step) or not said.released:
             pass
         assert said.released == (11,)

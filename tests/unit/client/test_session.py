@@ -277,9 +277,10 @@ def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
     assert mapped.listed == ((), 0)
     for token in (3, 1, 2):
         mapped.add(token)
-    mapped.release(1)
+    mapped.released.append(1)
     assert mapped.listed == ((2, 3), 3)
-    assert mapped.to_say() == (1,) and mapped.to_say() == ()
+    assert mapped.to_say() == [1] and mapped.to_say() == []
+    assert mapped.listed == ((2, 3), 3)
 
 
 def test_the_time_of_waits_and_of_work_is_told_apart():
