@@ -27,4 +27,4 @@ def workers_at(address: str, keys: Keys | None = None, feed: str = "") -> tuple[
         try:
             return eventually(found)
         finally:
-            lookup.close()
+            lookup.handshakes.close()

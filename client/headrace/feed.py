@@ -76,7 +76,7 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._finalizer = weakref.finalize(self, link.abandon)
-        self._blocks = Blocks(link.exchange)
+        self._blocks = Blocks(link.wire.exchange)
         self._hands = TakenBatches(link)  # a Saving, of a feed with states
         self._itself = weakref.ref(self)
         self._epochs: Epochs | None = None
@@ -111,7 +111,7 @@ class Feed:
         link = self._link
         state = "open" if link.wire.connected else "open, the server is away"
         state = "ended" if link.ended else state
-        failure = link.failure
+        failure = link.wire.failure
         state = state if failure is None else f"failed ({type(failure).__name__})"
         state = "closed" if link.waits.left else state
         return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
@@ -130,7 +130,7 @@ class Feed:
     @property
     def schema(self) -> Mapping[str, Field]:
         """Columns of a batch: dtype and shape, None for what varies."""
-        if not self._schema and (failure := self._link.failure) is not None:
+        if not self._schema and (failure := self._link.wire.failure) is not None:
             raise failure
         return self._schema
 
@@ -590,13 +590,13 @@ class Feed:
             self._hands.in_hand()
         else:
             self._hands.commit(batch, self)
-        self._link.exchange()
+        self._link.wire.exchange()
 
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._hands.oldest(number)
-        self._link.exchange()
+        self._link.wire.exchange()
 
     def _begin_run(self, run: DatasetRun) -> Iterator[Any]:
         """Begin an iteration over a dataset where others stopped; return its batches."""
@@ -760,7 +760,7 @@ class EpochBatches(Iterator[Any]):
             return self._feed.__next__(self._epochs.within, self._epochs.none_yet)
         except EpochEnds:
             self._epochs.end()
-            self._feed._link.exchange()  # others may wait for the last commit of this epoch
+            self._feed._link.wire.exchange()  # others may wait for the last commit of this epoch
         except StopIteration:
             if self._feed._link.ended:  # else it goes on once this trainer commits what it has
                 self._epochs.end(feed_ended=True)

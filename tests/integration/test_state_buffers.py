@@ -94,7 +94,7 @@ def test_a_save_in_a_buffer_counts_though_its_owner_dies_before_it_has_read_it(n
                 os.kill(owner, signal.SIGSTOP)
                 before = len(named)
                 save_all(batch, states)
-                feed._link.exchange()
+                feed._link.wire.exchange()
                 assert shared(named[before:]) == [True]
                 os.kill(owner, signal.SIGKILL)
             train(feed, ledger)

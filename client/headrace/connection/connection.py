@@ -241,8 +241,7 @@ class Connection:
             lost = self._handshakes.look(now)
             if lost and self.session.connected and self.channel is None:
                 self._lose()
-        channel = self.channel
-        if channel is not None:
+        if (channel := self.channel) is not None:
             self._hear_channel(channel)
         if not self.quiet:
             self._hear_socket()

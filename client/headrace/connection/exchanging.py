@@ -165,7 +165,13 @@ class Wire:
                     self._listener = me
                 if self._listener is not me:
                     self._guarded(self._exchange)
-                    self._follow(news, at_most_s)
+                    self._following += 1
+                    try:  # wait for news that another thread receives
+                        listens = self._listener is not None or not self.connections
+                        if self.news == news and listens:
+                            self.changed.wait(at_most_s)
+                    finally:
+                        self._following -= 1
                     return self.clock()
                 self._guarded(self._say_and_poll)
                 self._asleep = True  # from here on news of other threads wake this one
@@ -196,17 +202,6 @@ class Wire:
         self.closed.set()
         if threading.current_thread() is not self._thread:
             Deadline(_CLOSE_S).join(self._thread)
-
-    # Waiting
-
-    def _follow(self, news: int, at_most_s: float) -> None:
-        """Wait for news that another thread receives.  The caller holds the lock."""
-        self._following += 1
-        try:
-            if self.news == news and (self._listener is not None or not self.connections):
-                self.changed.wait(at_most_s)
-        finally:
-            self._following -= 1
 
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""

@@ -58,23 +58,13 @@ class Lookup:
         self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None, server: Server
     ) -> None:
         self.place, self._server = server.place, server
-        self.socket, self._handshakes = connecting(context, keys, server.address, self.place)
+        self.socket, self.handshakes = connecting(context, keys, server.address, self.place)
         self.asked = False
         self.dead = False  # ZeroMQ has given the socket up
 
-    @property
-    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """The sockets that are readable when ``answer`` has something to read."""
-        return self.socket, self._handshakes.monitor
-
-    @property
-    def unreached(self) -> bool:
-        """Whether the last attempt to connect has failed."""
-        return self._handshakes.unreached
-
     def ask(self, hello: Hello) -> None:
         """Ask, once more where the server was reached."""
-        if not (self.asked and self.unreached):
+        if not (self.asked and self.handshakes.unreached):
             self.asked = True
             try:
                 self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)), zmq.NOBLOCK)
@@ -91,13 +81,10 @@ class Lookup:
             if not known:  # else another program has the address for a while
                 raise nonsense(self._server.address, error) from None
         # A busy server may break handshakes off.
-        if (fault := self._handshakes.fault(now, known)) is not None:
+        if (fault := self.handshakes.fault(now, known)) is not None:
             raise fault
-        self._server.broken = self._handshakes.broken
+        self._server.broken = self.handshakes.broken
         return None
-
-    def close(self) -> None:
-        self._handshakes.close()
 
 
 class Finding:
@@ -223,7 +210,7 @@ class Finding:
                         raise
                     unanswered = []
                 for server in unanswered:
-                    if server.served is not None or lookups[server].unreached:
+                    if server.served is not None or lookups[server].handshakes.unreached:
                         server.try_next()
                 if unanswered or len(new) < len(away):
                     self._wire.closed.wait(deadline.left_s)
@@ -233,7 +220,7 @@ class Finding:
             self._wire.fail(error)
         finally:
             for lookup in lookups.values():
-                lookup.close()
+                lookup.handshakes.close()
             self._searches = False
 
     def _ask(
@@ -248,10 +235,11 @@ class Finding:
                 check_files()
                 lookups[server] = Lookup(self._wire.context, self._keys, server)
                 if known is not None:
-                    known.close()
+                    known.handshakes.close()
             lookups[server].ask(self._member.hello)
         while servers and (left_s := deadline.left_s):
-            readable = [socket for server in servers for socket in lookups[server].sockets]
+            asked = [lookups[server] for server in servers]
+            readable = [*(one.socket for one in asked), *(one.handshakes.monitor for one in asked)]
             zmq.select(readable, [], [], left_s)
             for server in [*servers]:
                 if (answer := lookups[server].answer(self._wire.clock())) is not None:

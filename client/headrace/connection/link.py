@@ -111,7 +111,7 @@ class Link:
         self._greet(lambda: self.of_each_server, started)
         self._check_order()
         self._greet(lambda: self.sessions, started)
-        self.exchange()
+        self.wire.exchange()
 
     def _greet(self, sessions: Callable[[], list[Session]], started: float) -> None:
         """Greet these owners, and wait until all have let this trainer in."""
@@ -158,11 +158,6 @@ class Link:
         return self.wire.sessions[self._finding.owner_of[partition]]
 
     # All sessions together
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why this feed is unusable."""
-        return self.wire.failure
 
     @property
     def announced(self) -> list[dict[str, Any]]:
@@ -399,12 +394,6 @@ class Link:
             with self.lock:
                 if unsettled() is not None:
                     raise
-
-    # The wire
-
-    def exchange(self) -> None:
-        """Send due messages and handle those that have arrived."""
-        self.wire.exchange()
 
     def close(self) -> None:
         """Leave the feed, give batches back, and end the thread.  Nothing is sent from now on."""

@@ -117,7 +117,9 @@ class MappedBatches:
 
     def to_say(self) -> list[int]:
         """Return released batches for one message; there may be more."""
-        tokens = [self.released.popleft() for _ in range(min(len(self.released), _PER_MESSAGE))]
+        tokens: list[int] = []
+        while self.released and len(tokens) < _PER_MESSAGE:
+            tokens.append(self.released.popleft())
         self._tokens.difference_update(tokens)
         return tokens
 

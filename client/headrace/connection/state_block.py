@@ -308,7 +308,7 @@ class Upload:
         if self._maker.numeric:
             slot = self._slots[name]
             there = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._array, slot.offset)
-            np.copyto(there, value)
+            there[...] = value
             return None
         return value if self._maker.states[name].dtype == BYTES else np.array(value)
 

@@ -153,7 +153,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
         def suspended(wire: Wire, news: int, at_most_s: float) -> float:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
-                link.exchange()  # the request for a batch goes out
+                link.wire.exchange()  # the request for a batch goes out
                 with link.lock:
                     machine[0] += 3600
                     peer.end()

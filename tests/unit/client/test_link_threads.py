@@ -61,7 +61,7 @@ def alone(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     """A link that no silence ends, whose lazy thread does nothing any more."""
     with linked(peer, heartbeat_s=1000.0) as link:
         monkeypatch.setattr(link.wire, "_look", lambda: None)
-        link.exchange()
+        link.wire.exchange()
         yield link
 
 
@@ -126,7 +126,7 @@ def test_a_thread_can_send_while_another_sleeps_at_the_sockets(
     assert asleep.wait(PATIENCE_S)
     with alone.wire.changed:
         alone.sessions[0].requests.ask(drain(True))
-    alone.exchange()
+    alone.wire.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
     peer.say(Ended(7))
     thread.join(PATIENCE_S)
@@ -146,7 +146,7 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
     monkeypatch.undo()
     peer.say(Pulse(7, waiting="still there"))
     heard(alone, lambda s: s.waiting == "still there")
-    assert alone.failure is None
+    assert alone.wire.failure is None
 
 
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
@@ -159,11 +159,11 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
     with alone.wire.changed:
         alone.sessions[0].requests.ask(drain(False))
     with pytest.raises(KeyboardInterrupt):
-        alone.exchange()
-    assert isinstance(alone.failure, ConnectionLost)
-    assert "interrupted amid a message" in str(alone.failure)
+        alone.wire.exchange()
+    assert isinstance(alone.wire.failure, ConnectionLost)
+    assert "interrupted amid a message" in str(alone.wire.failure)
     monkeypatch.undo()
-    other = threading.Thread(target=alone.exchange)
+    other = threading.Thread(target=alone.wire.exchange)
     other.start()
     other.join(PATIENCE_S)
     assert not other.is_alive()
@@ -188,7 +188,7 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
     monkeypatch.undo()
     peer.say(Pulse(7, waiting="whole"))
     heard(alone, lambda s: s.waiting == "whole")
-    assert alone.failure is None
+    assert alone.wire.failure is None
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Link, peer: Peer):
