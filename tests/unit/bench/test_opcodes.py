@@ -18,12 +18,12 @@ from tests.bench import opcodes
 
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
-    "W1": (4480, 137, 2560, 80),
-    "W2": (6650, 157, 2590, 81),
-    "W4 arrival 0": (7010, 201, 4755, 152),
-    "W4 arrival 1": (6620, 185, 4190, 132),
-    "W4 lanes 2": (6210, 178, 4110, 127),
-    "W4 lanes 8": (5060, 145, 3390, 103),
+    "W1": (4480, 137, 2490, 76),
+    "W2": (6650, 157, 2540, 77),
+    "W4 arrival 0": (7010, 201, 4620, 143),
+    "W4 arrival 1": (6620, 185, 4115, 127),
+    "W4 lanes 2": (6210, 178, 3990, 121),
+    "W4 lanes 8": (5060, 145, 3320, 100),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05
