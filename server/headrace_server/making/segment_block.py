@@ -374,18 +374,16 @@ class Gathered:
 
     def _of_examples(self, name: str, blank: list[bytes]) -> list[bytes]:
         """Return a column of context, or the keys."""
-        taken = [_texts(offer.columns[name], rows) for offer, _, rows in self.groups]
-        if len(taken) == 1 and self._examples is ALL:  # as it mostly is
-            return taken[0]
-        count = len(self.batches) * self.rows * self.most
-        whole = np.full((count, len(blank)), b"", object)
-        whole[:] = blank
-        places = np.arange(count)[self._examples]
-        for texts, (_, of, rows) in zip(taken, self.groups, strict=True):
-            flat = np.empty(len(texts), object)
-            flat[:] = texts
-            whole[places[of]] = flat.reshape(len(rows), len(blank))
-        return whole.reshape(-1).tolist()
+        if not self.groups:  # of a rank
+            return blank * self.rows * self.most
+        found = self._joined([_texts(of.columns[name], rows) for of, _, rows in self.groups])
+        if self._examples is not ALL:
+            whole = np.empty((self.rows * self.most, len(blank)), object)
+            whole[:] = blank
+            whole[self._examples] = found.reshape(len(found), -1)
+            found = whole
+        texts: list[bytes] = found.reshape(-1).tolist()
+        return texts
 
     def _of_steps(
         self, source: str, blank: list[bytes], results: Iterable[tuple[int, Result]]
@@ -431,11 +429,11 @@ class SegmentBlock:
         self._starts = batch.row_of[batch.starts] if layout.packed else batch.starts
         if batch.size:
             self._starts = places_of_starts(batch)
-        self._results: Iterable[tuple[int, Result]] = ()
+        self.results: Iterable[tuple[int, Result]] = ()
         if layout.results is not None:
-            self._results = layout.results(batch, gathered.offers)
+            self.results = layout.results(batch, gathered.offers)
             if layout.texts:
-                self._results = list(self._results)
+                self.results = list(self.results)
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = tuple([sum(map(len, texts)) for texts in self._texts])
         counts = gathered.rows, len(self._starts), states, gathered.most
@@ -446,7 +444,7 @@ class SegmentBlock:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
         if self.columns is None:
             self.fill_examples(block)
-        if self._results:
+        if self.results:
             self.fill_results()
         columns, size = self.columns, self.batch.size
         for name in self._layout.extra:
@@ -490,17 +488,13 @@ class SegmentBlock:
         if absent is not None and name in self._layout.values:
             column[absent] = self._layout.values[name]
 
-    @property
-    def lacks_results(self) -> bool:
-        return bool(self._results)
-
     def fill_results(self, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Call the function of segments and write its results, one after the other.
 
         It goes on from the last one, at least by one, and until ``goes_on`` returns False.
         """
         batch, layout, columns = self.batch, self._layout, self.columns
-        for row, result in self._results:
+        for row, result in self.results:
             at = batch.lanes[row] if batch.size else row
             for name in LENGTHS[1:] if result is None else ():
                 if name in layout.fields:
@@ -509,13 +503,13 @@ class SegmentBlock:
                 columns[name][at] = 0 if result is None else result[made]
             if not goes_on():
                 return
-        self._results = ()
+        self.results = ()
 
     def _strings(self, name: str) -> list[bytes]:
         """Return strings of a column, in C order."""
         column, gathered = self.extra.get(name), self._gathered
         if column is None:
-            return gathered.texts(name, self._number, self._results)
+            return gathered.texts(name, self._number, self.results)
         if isinstance(column, tuple):
             column = column[0][column[1]]
             if self.batch.size:
@@ -526,12 +520,10 @@ class SegmentBlock:
         return flat
 
 
-def _texts(column: Strings | np.ndarray, rows: np.ndarray) -> list[bytes]:
-    """Return the strings of some examples, in C order."""
+def _texts(column: Strings | np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the strings of some examples, as objects."""
     taken = column.take(rows)
-    found = taken.to_objects() if isinstance(taken, Strings) else taken
-    texts: list[bytes] = found.reshape(-1).tolist()
-    return texts
+    return taken.to_objects() if isinstance(taken, Strings) else taken
 
 
 def write_strings(block: np.ndarray, place: ColumnPlace, texts: list[bytes]) -> None:

@@ -87,14 +87,12 @@ class Slab:
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
-    def fraction_used(self) -> float:
-        return self.used_bytes / self._arena.budget_bytes
-
-    @property
     def crowded(self) -> bool:
         """Whether trainers must copy batches, since there could be no room for the next one."""
-        if self._short or self.fraction_used > _CROWDED:
+        if self._short or self.used_bytes > _CROWDED * self.budget_bytes:
             return True
+        if self._arena.budget_bytes - self._arena.reserved_bytes >= self._largest + PAGE:
+            return False
         with self._lock:
             if self._arena.admits(self._largest):
                 return False
@@ -110,9 +108,6 @@ class Slab:
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
         return self._arena.used_bytes - self._lent_bytes - self._spare_bytes
-
-    def name_of(self, block: Block) -> str:
-        return segment_name(self._worker, self._life, block.segment)
 
     def name_in_messages(self, block: Block) -> bytes:
         """Return the name of a block's segment, as messages have it."""

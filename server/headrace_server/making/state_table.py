@@ -126,8 +126,11 @@ class StateTable:
         self._tables = list(arrays)
         self.grow(size)
 
-    def begin(self, batch: Spans, offers: Mapping[int, Offer]) -> None:
-        """Write initial states for examples whose first segment is taken."""
+    def _begin(self, batch: Spans, offers: Mapping[int, Offer]) -> None:
+        """Write initial states for examples whose first segment is taken.
+
+        Harmless for an expected batch: no other batch uses these entries yet.
+        """
         begins = (batch.first[batch.heads] == 0).nonzero()[0]
         if not len(begins):
             return
@@ -145,6 +148,7 @@ class StateTable:
 
     def columns(self, batch: Spans, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
+        self._begin(batch, offers)
         tables = zip(self._states, self._tables, strict=True)
         entries = batch.entries[batch.heads]
         return {"state:" + state.name: (table, entries) for state, table in tables}, len(entries)
@@ -179,9 +183,6 @@ class HandedStates(StateTable):
         """Take over the states of an earlier process."""
         self.put(entries, arrays)
 
-    def begin(self, batch: Spans, offers: Mapping[int, Offer]) -> None:
-        """Do nothing: ``columns`` has the initial states."""
-
     def put(self, entries: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these entries, a row each."""
         for row, entry in enumerate(entries.tolist()):
@@ -204,8 +205,8 @@ class HandedStates(StateTable):
         starts, parts = batch.starts, list[list[np.ndarray]]()
         first = batch.first[starts]
         shared = -1 if self._zeros else None  # the states of all examples that begin, once known
-        if self._zeros and not first.any():  # as it mostly is
-            return {"@state_of": np.full(len(starts), -1, np.int32), **self._none}, 0
+        if self._zeros and not len(first.nonzero()[0]):  # as it mostly is
+            return {"@state_of": np.zeros(len(starts), np.int32) - 1, **self._none}, 0
         which = list[int]()
         for place, step in zip(starts.tolist(), first.tolist(), strict=True):
             if not step and shared is not None:

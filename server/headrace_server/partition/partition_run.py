@@ -105,7 +105,6 @@ class Run(ABC):
         self.next_turn, self.live = machine.next_turn, machine.live
         self.waits_for, self.seek = machine.waits_for, machine.seek
         self._next_read: Read | None = None
-        self._begun: tuple[Plan, Written] | None = None  # the next one that is written
         self._ordered = False  # whether there is an order that is not stored
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
@@ -312,11 +311,10 @@ class Run(ABC):
 
     def _write(self, plan: Plan, beyond: bool) -> bool:
         """Write a batch; return False where there is no room for it."""
-        begun, self._begun = self._begun, None
-        written, block = (begun[1], None) if begun and begun[0] is plan else self._begin(plan)
+        written, block = (plan.begun, None) if plan.begun else self._begin(plan)
         block = block or self._slab.allocate(written.nbytes, beyond)
+        plan.begun = None if block else written
         if block is None:
-            self._begun = plan, written
             return False
         try:
             written.fill(self._slab.memory(block))
@@ -397,11 +395,6 @@ class Run(ABC):
         self.machine.apply(order)
 
     # Queries
-
-    @property
-    def share(self) -> int | None:
-        """Number of examples of an epoch; None where only reading shows it."""
-        return self.intake.share
 
     def status(self) -> dict[str, Plain]:
         """Return the partition's part of a ``FeedStatus``."""

@@ -104,7 +104,7 @@ class Preparing:
 
     @property
     def lacks_results(self) -> bool:
-        return self._ready is not None and self._ready[0].lacks_results
+        return self._ready is not None and bool(self._ready[0].results)
 
     def call(self, goes_on: Callable[[], bool]) -> None:
         """Call the function for segments of the prepared batch."""
@@ -256,10 +256,7 @@ class SegmentRun(Run):
         return prepared
 
     def _written(self, batch: Spans) -> SegmentBlock:
-        """Return a batch to be written, with initial states for examples that begin.
-
-        Harmless for an expected batch: no other batch uses these entries yet.
-        """
+        """Return a batch to be written."""
         gathered, number = self._gathered, 0
         if gathered is None or batch not in gathered.batches:
             gathered = Gathered(self._layout, self._together(batch), self.held)
@@ -267,7 +264,6 @@ class SegmentRun(Run):
             number = gathered.batches.index(batch)
         self._gathered = gathered if number + 1 < len(gathered.batches) else None
         self.states.grow(self.machine.entries.size)
-        self.states.begin(batch, self.held)
         extra, states = self.states.columns(batch, self.held)
         extra |= self._initial
         if batch.size and self.cutting.at_trainer:

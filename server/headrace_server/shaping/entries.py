@@ -10,6 +10,7 @@ is reused when that segment is committed.  Tables only grow, and an example stay
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -119,8 +120,11 @@ class Entries:
 
     def land(self, entries: np.ndarray) -> None:
         """End the flight of these examples' keys."""
-        entry_of = self._entry_of
-        for entry, key in zip(entries.tolist(), self.keys_of(entries), strict=True):
+        entry_of, numbers, keys = self._entry_of, entries.tolist(), self.keys_of(entries)
+        if [*map(entry_of.get, keys)] == numbers:
+            deque(map(entry_of.pop, keys), 0)
+            return
+        for entry, key in zip(numbers, keys, strict=True):  # another example has one of them
             if entry_of.get(key) == entry:
                 del entry_of[key]
 

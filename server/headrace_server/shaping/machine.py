@@ -32,6 +32,7 @@ class Machine(ABC):
     """One partition.  See ``leasing.words.Partition`` and ``partition.partition_run.Run``."""
 
     input: Input
+    _ended: bool  # whether it has drafted all
     ahead = lanes = False
     left_out = 0  # rows of incomplete rounds
 
@@ -53,9 +54,9 @@ class Machine(ABC):
         return 0 if self.input.across_batches else self.input.epoch
 
     @property
-    @abstractmethod
     def finished(self) -> bool:
-        """Whether it has drafted all, and none is unwritten."""
+        """Whether it has made all."""
+        return self._ended and not self.unwritten
 
     @property
     def made_none(self) -> bool:

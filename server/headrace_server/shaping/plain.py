@@ -157,10 +157,6 @@ class Plain(Machine):
         """Whether no batch follows, but those that come back."""
         return self._ended
 
-    @property
-    def finished(self) -> bool:
-        return self._ended and not self.unwritten
-
     def step(
         self, slot: Slot, epoch: int, limit: int, most: int = 1
     ) -> Read | list[Plan] | Outlook:

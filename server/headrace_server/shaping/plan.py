@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,6 +65,7 @@ class Plan:
 
     batch: Batch
     draft: Any  # a Draft, or Spans
+    begun: Any = field(default=None, kw_only=True)  # what waits for a block to be written
 
 
 def packed_integers(values: np.ndarray) -> bytes:

@@ -178,20 +178,26 @@ class Lanes:
 
         ``some``: as many as there are are enough.
         """
-        seats, admission = [self.of[slot] for slot in slots], self._admission
-        over = any(seat.over for seat in seats)
-        if not (over or self._fill(seats, some)):
+        admission, seats, empty = self._admission, list[Seat](), list[np.ndarray]()
+        over, left = False, 0
+        for slot in slots:
+            seats.append(seat := self.of[slot])
+            empty.append(lanes := (seat.lanes < 0).nonzero()[0])
+            over, left = over or seat.over, left + len(lanes)
+        if left and not over:
+            if admission.ready < left and not admission.closed:
+                return []
+            if admission.ready >= left or self._small or some:
+                left -= self._fill(seats, empty, min(left, admission.ready))
+        partly = self._small and left < size * len(seats)
+        if not some and (over or (left and not partly)):
+            if not any(seat.out for seat in seats):  # they get no further batch
+                for slot in slots:
+                    entries = self.of.pop(slot).lanes
+                    reason = "cancelled" if admission.cancelled else "remainder"
+                    admission.drop(entries[entries >= 0], reason)
             return []
         rows = [seat.rows for seat in seats]
-        if not some:
-            count = sum([len(lanes) for _, lanes, _ in rows])
-            if over or not count or not (self._small or count == size * len(seats)):
-                if not any(seat.out for seat in seats):  # they get no further batch
-                    for slot in slots:
-                        entries = self.of.pop(slot).lanes
-                        reason = "cancelled" if admission.cancelled else "remainder"
-                        admission.drop(entries[entries >= 0], reason)
-                return []
         if self._entries.cut.packed:
             rows = self._filled(rows)
         if admission.cancelled:
@@ -199,32 +205,19 @@ class Lanes:
                 seat.over = True
         return rows
 
-    def _fill(self, seats: list[Seat], some: bool) -> bool:
-        """Put examples in empty lanes, fewest used first; ``some``: allow a partial fill.
-
-        Return False if that has to wait for more input.
-        """
-        empty = [(seat.lanes < 0).nonzero()[0] for seat in seats]
-        need, admission = sum(map(len, empty)), self._admission
-        if not need:
-            return True
-        if admission.ready < need:
-            if not admission.closed:
-                return False
-            if not (self._small or some):
-                return True
-            need = admission.ready
-        entries = admission.take(need)
+    def _fill(self, seats: list[Seat], empty: list[np.ndarray], count: int) -> int:
+        """Put so many examples in empty lanes, fewest used first; return the number."""
+        entries = self._admission.take(count)
         if len(seats) == 1:
-            seats[0].put(empty[0][:need], entries)
-            return True
+            seats[0].put(empty[0][:count], entries)
+            return count
         lanes, of = np.concatenate(empty), np.arange(len(seats)).repeat([*map(len, empty)])
         used = np.concatenate([self._size - len(e) + np.arange(len(e)) for e in empty])
-        order = np.lexsort((of, used))[:need]
+        order = np.lexsort((of, used))[:count]
         for at, seat in enumerate(seats):
             mine = of[order] == at
             seat.put(lanes[order[mine]], entries[mine])
-        return True
+        return count
 
     def _filled(self, rows: list[Seated]) -> list[Seated]:
         """Return packed rows, which go on with others where examples end; [] to wait for input.

@@ -155,12 +155,8 @@ class Segments(Machine, Shaper):
         return self.admission.closed and not open_
 
     @property
-    def _ended(self) -> bool:
+    def _ended(self) -> bool:  # type: ignore[override]
         return self.done and not self.input.at_border
-
-    @property
-    def finished(self) -> bool:
-        return self._ended and not self.unwritten
 
     @property
     def made_none(self) -> bool:
@@ -219,24 +215,20 @@ class Segments(Machine, Shaper):
             if lanes and slots[0] not in lanes.of:  # they had no more
                 self._drop_leftovers()
             return []
-        drafts = [self._draft(slot, index, *of) for slot, of in zip(slots, seated, strict=True)]
+        size, drafts = self.batch_size if self.world else 0, list[Out]()
+        for slot, rows in zip(slots, seated, strict=True):
+            spans = self.entries.cut_next(*rows, size)
+            height, turn = spans.height, (self.epoch, index)
+            place, number = spans.place(), self._next_number
+            batch = Batch(self.number, number, slot, turn, size or height, place)
+            batch.empty = batch.rows - height
+            self._next_number += 1
+            drafts.append(self._hand_out(batch, spans))
         if not some:
             self._index += 1
             if self.admission.finished:
                 self._drop_leftovers()
         return drafts
-
-    def _draft(
-        self, slot: Slot, index: int, entries: np.ndarray, lanes: np.ndarray, starts: np.ndarray
-    ) -> Out:
-        size = self.batch_size if self.world else 0
-        spans = self.entries.cut_next(entries, lanes, starts, size)
-        height = spans.height
-        turn, rows = (self.epoch, index), size or height
-        batch = Batch(self.number, self._next_number, slot, turn, rows, spans.place())
-        batch.empty = rows - height
-        self._next_number += 1
-        return self._hand_out(batch, spans)
 
     def _hand_out(self, batch: Batch, spans: Spans) -> Out:
         """Hand a batch out; free the places of examples that end with it."""

@@ -311,7 +311,7 @@ class Partitions:
                 part.feed.name,
                 drops_of(self._config.feed(part.feed.name).declaration.shape, dropped),
             )
-        if part.run.machine.input.hopeless and part.run.share != 0:
+        if part.run.machine.input.hopeless and part.run.intake.share != 0:
             logger.warning(
                 "partition %d of feed %r ends: %d epochs in a row made no batch, since its stages "
                 "drop each example, or none fills a batch",

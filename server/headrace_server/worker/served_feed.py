@@ -216,7 +216,7 @@ class ServedFeed:
             return "its batch size was changed"
         if reason := declaration.uncounted():
             return reason
-        shares = [part.run.share if part.open else None for part in self.partitions.values()]
+        shares = [part.run.intake.share if part.open else None for part in self.partitions.values()]
         if any(share is None for share in shares):
             return "only reading shows how many examples it has"
         counts = (declaration.batches_of(share or 0) for share in shares)

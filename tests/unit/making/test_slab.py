@@ -34,12 +34,15 @@ def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_take
     s = slab(tmp_path)
     assert sizes(tmp_path) == {}
     block = s.allocate(100)
-    assert block is not None and s.name_of(block) == segment_name(3, 7, 0) == "slab-3-7-0"
+    assert (
+        block is not None
+        and s.name_in_messages(block).decode() == segment_name(3, 7, 0) == "slab-3-7-0"
+    )
     assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE}
     status = (tmp_path / "slab-3-7-0").stat()
     assert status.st_mode & 0o777 == 0o600
     assert status.st_blocks * 512 == 4 * PAGE
-    assert (s.used_bytes, s.fraction_used) == (PAGE, 1 / 16)
+    assert (s.used_bytes, s.used_bytes / s.budget_bytes) == (PAGE, 1 / 16)
 
 
 def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
@@ -50,7 +53,7 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
         s.memory(block)[:] = i + 1
     for i, block in enumerate(blocks):
         assert block is not None
-        seen = map_segment(tmp_path / s.name_of(block))
+        seen = map_segment(tmp_path / s.name_in_messages(block).decode())
         assert set(seen[block.offset : block.offset + PAGE].tolist()) == {i + 1}
         with pytest.raises(ValueError, match="read-only"):
             seen[0] = 1
@@ -60,7 +63,7 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
 def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
     s = slab(tmp_path, pages=4)
     blocks = [s.allocate(PAGE) for _ in range(4)]
-    assert s.allocate(1) is None and s.fraction_used == 1.0
+    assert s.allocate(1) is None and s.used_bytes / s.budget_bytes == 1.0
     assert blocks[2] is not None
     s.free(blocks[2])
     assert s.allocate(1) == blocks[2]
@@ -77,7 +80,7 @@ def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplo
     assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 2 * PAGE}
     s.free(block)
     assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
-    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE} and s.fraction_used == 1.0
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE} and s.used_bytes / s.budget_bytes == 1.0
     s.free(first)
     assert s.allocate(4 * PAGE, beyond=True) == first
 
@@ -85,7 +88,7 @@ def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplo
 def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(tmp_path):
     s = slab(tmp_path, pages=10, segment_pages=8)
     large = s.allocate(5 * PAGE)  # 3 pages are left beside it, and 2 in another segment
-    assert large is not None and s.fraction_used == 0.5 and s.crowded
+    assert large is not None and s.used_bytes / s.budget_bytes == 0.5 and s.crowded
     s.free(large)
     assert not s.crowded
     assert s.allocate(3 * PAGE) is not None and not s.crowded
@@ -99,7 +102,7 @@ def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path):
         assert block is not None
         s.free(block)
     large = s.allocate(7 * PAGE)
-    assert large is not None and s.name_of(large) == "slab-3-7-2"
+    assert large is not None and s.name_in_messages(large).decode() == "slab-3-7-2"
     assert s.removed == ["slab-3-7-1", "slab-3-7-0"]
     assert sizes(tmp_path) == {"slab-3-7-2": 7 * PAGE}
     s.memory(large)[:] = 1
@@ -140,7 +143,7 @@ def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(small_tmpf
     assert blocks[0] is not None and blocks[1] is not None
     s.free(blocks[1])
     again = s.allocate(PAGE)
-    assert again is not None and s.name_of(again) == "slab-3-7-1"
+    assert again is not None and s.name_in_messages(again).decode() == "slab-3-7-1"
 
 
 def test_room_that_came_back_is_used(small_tmpfs):
@@ -148,11 +151,11 @@ def test_room_that_came_back_is_used(small_tmpfs):
     (small_tmpfs / "other").write_bytes(bytes(3 * PAGE))
     kept = s.allocate(4 * PAGE)
     assert kept is not None and s.allocate(PAGE) is None
-    assert s.fraction_used < 0.5 and s.crowded
+    assert s.used_bytes / s.budget_bytes < 0.5 and s.crowded
     (small_tmpfs / "other").unlink()
     block = s.allocate(PAGE)
     assert not s.crowded
-    assert block is not None and s.name_of(block) == "slab-3-7-1"
+    assert block is not None and s.name_in_messages(block).decode() == "slab-3-7-1"
     s.memory(block)[:] = 9
     assert map_segment(small_tmpfs / "slab-3-7-1")[0] == 9
 
@@ -174,11 +177,11 @@ def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_i
     kept = s.allocate(PAGE)
     one, other = s.lend(PAGE), s.lend(1)
     assert kept is not None and one is not None and other is not None
-    assert s.used_bytes == PAGE and s.fraction_used == 1 / 4
+    assert s.used_bytes == PAGE and s.used_bytes / s.budget_bytes == 1 / 4
     assert s.lend(1) is None, "little is free"
     assert s.use(one) and s.used_bytes == 2 * PAGE
     last = s.allocate(2 * PAGE)
-    assert last is not None and s.fraction_used == 1.0
+    assert last is not None and s.used_bytes / s.budget_bytes == 1.0
     assert not s.use(other) and not s.use(one)
     s.give_back(other)
     for block in (kept, one, last):
