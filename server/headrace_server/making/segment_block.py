@@ -211,7 +211,8 @@ class Gathered:
 
     heads: np.ndarray | None = None  # the first bytes of each of several blocks
     columns: Any = None  # of the head, once they are gathered
-    absent: Any = None  # indices of the steps of rows that no segment has; None: there is none
+    #: Indices of the steps of rows that no segment has: each of one row, or of all.
+    absent: Sequence[Any] = ()
 
     def __init__(
         self, layout: BlockLayout, batches: Sequence[Spans], offers: Mapping[int, Offer]
@@ -238,14 +239,14 @@ class Gathered:
         spans, layout, count = self.spans, self.layout, len(self.batches)
         if count > 1:
             placed = layout.placed_numbers((self.rows, 0, 0, 1))
-            self.heads = np.empty((count, placed.head), np.uint8)
+            self.heads = np.zeros((count, placed.head), np.uint8)
             columns = placed.of_heads(self.heads)
         self.columns = columns
         if "@lane" in layout.fields:
             lanes = np.arange(self.rows) if spans.size else spans.lanes[spans.heads]
             columns["@lane"][...] = lanes.reshape(count, -1)
         if not len(spans):  # of a rank
-            self.absent = np.ones((self.rows, layout.geometry.width), bool).nonzero()
+            self.absent = [np.ones((self.rows, layout.geometry.width), bool).nonzero()]
             return
         for name in layout.of_examples:
             taken = [offer.columns[name][rows] for offer, _, rows in self.groups]
@@ -282,28 +283,30 @@ class Gathered:
         spans, layout, geometry = self.spans, self.layout, self.layout.geometry
         first, columns = spans.first, self.columns
         length = np.minimum(np.maximum(totals - first, 0), geometry.own(first, spans.openings))
-        known = np.array([spans.cut.before(first), counts, length, totals, spans.indices])
+        known = [spans.cut.before(first), counts, length, totals, spans.indices]
         if self.heads is not None:
-            known = known.reshape(len(known), *self.heads.shape[:1], -1)
+            known = [numbers.reshape(len(self.batches), -1) for numbers in known]
+        rows_at = self.rows_at
         for name, at in layout.of_segments:
-            columns[name][self.rows_at] = known[at]
-        steps = geometry.steps(first, spans.openings)
+            columns[name][rows_at] = known[at]
         if layout.masks or layout.sides:
+            steps = geometry.steps(first, spans.openings)
             real, after = (steps >= 0) & (steps < totals[:, None]), geometry.left + spans.cut.unroll
             for name in layout.sides:
                 side = slice(geometry.left) if name == "@left_length" else slice(after, None)
                 self._put(name, real[:, side].sum(1), self.rows_at)
             for name in layout.masks:
                 self._put(name, real, self.rows_at)
-        absent = steps >= spans.available[:, None]
-        if geometry.left or spans.openings is not None:
-            absent |= steps < 0
-        if spans.size:
-            whole = np.ones((self.rows, geometry.width), bool)
-            whole[self.rows_at] = absent
-            absent = whole
-        gaps = absent.nonzero()
-        self.absent = gaps if len(gaps[0]) else None
+        if spans.size or geometry.left or spans.openings is not None:
+            steps = geometry.steps(first, spans.openings)
+            whole = np.ones((len(self.batches) * self.rows, geometry.width), bool)
+            whole[rows_at] = (steps < 0) | (steps >= spans.available[:, None])
+            self.absent = [whole.nonzero()]
+        else:
+            ends = spans.available - first
+            rows = (ends < geometry.width).nonzero()[0]
+            counted = zip(rows.tolist(), ends[rows].tolist(), strict=True)
+            self.absent = [(row, slice(end, None)) for row, end in counted]
         for name, source in layout.sequences:
             if name in layout.gathered:
                 self.sequences[name] = self._sequence(name, source)
@@ -322,7 +325,7 @@ class Gathered:
         columns["@positions"].reshape(-1)[steps] = spans.first.repeat(sizes) + step
         for name in self.layout.masks:
             columns[name][...] = ids > 0
-        self.absent = (ids == 0).nonzero()
+        self.absent = [(ids == 0).nonzero()]
 
     def _sequence(self, name: str, source: str) -> np.ndarray:
         """Gather a sequence by one index, which says where the first step of each row lies.
@@ -336,7 +339,9 @@ class Gathered:
         for offer, of, rows in self.groups:
             item, origins, _, every = offer.steps_of(source, width)
             at = origins.take(rows) + first[of] * item
-            inside = np.minimum(np.maximum(at, 0), len(every) - 1)
+            inside = np.minimum(at, len(every) - 1)
+            if geometry.left:
+                inside = np.maximum(inside, 0)
             taken.append(every[inside])
             beyond.append(inside != at)
         dtype, inner = self.layout.gathered[name]
@@ -353,8 +358,9 @@ class Gathered:
             whole = np.zeros((self.rows, width, *inner), dtype)
             whole[self.rows_at] = steps
             steps = whole
-        if self.absent is not None:
-            steps[self.absent] = self.layout.values.get(name, 0)
+        value = self.layout.values.get(name, 0)
+        for at in self.absent:
+            steps[at] = value
         return steps
 
     # Strings
@@ -479,14 +485,13 @@ class SegmentBlock:
     def _copy(self, block: np.ndarray, name: str, source: str) -> None:
         """Write a sequence piece by piece."""
         column, gathered, geometry = self.columns[name], self._gathered, self._layout.geometry
-        absent = gathered.absent
-        if absent is not None:
-            column[absent[0]] = 0
+        for at in gathered.absent:
+            column[at[0]] = 0
         pieces = pieces_of(self.batch, geometry, np.arange(len(column))[gathered.rows_at])
         offset = self._places.numbers.slots[name].offset
         write_sequence(block, offset, geometry.width, source, gathered.groups, pieces)
-        if absent is not None and name in self._layout.values:
-            column[absent] = self._layout.values[name]
+        for at in gathered.absent if name in self._layout.values else ():
+            column[at] = self._layout.values[name]
 
     def fill_results(self, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Call the function of segments and write its results, one after the other.
