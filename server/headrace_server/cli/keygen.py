@@ -1,8 +1,9 @@
-"""``headrace keygen``: pairs of keys for a server and its trainers.
+"""``headrace keygen``: pairs of keys for a server, its trainers and its producers.
 
     keygen DIR               DIR/server.secret  DIR/server.public  DIR/trainers/
     keygen DIR --name alice  DIR/alice.secret   DIR/alice.public
-                             where DIR is the server's: the public key in DIR/trainers/ instead
+                             where DIR is the server's: the public key in DIR/trainers/ instead,
+                             with --producer in DIR/producers/
 
 Nothing that exists is written over, and no key is written where others could exchange it.
 """
@@ -20,13 +21,13 @@ import zmq
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
 
 from ..files.durable_file import writing
-from ..net.keyring import TRAINERS
+from ..net.keyring import PRODUCERS, TRAINERS
 from ..process.option import Option
 from .frame import with_options
 
 
-def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
-    """Write a pair of keys, the server's or a trainer's; return the files, secret first."""
+def make_pair(directory: Path, name: str | None, right: str = TRAINERS) -> tuple[Path, Path]:
+    """Write a pair of keys, the server's or that of a ``right``; return the files, secret first."""
     if not zmq.has("curve"):
         raise ValueError("this build of ZeroMQ has no CURVE, and so no keys")
     owner = SERVER if name is None else check_name("--name", name)
@@ -35,7 +36,7 @@ def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
     if name is None:
         _make(directory / TRAINERS)
     elif (directory / (SERVER + SECRET)).exists():
-        home = directory / TRAINERS
+        home = directory / right
         _make(home)
     secret, public = directory / (owner + SECRET), home / (owner + PUBLIC)
     for path in (secret, public):
@@ -82,22 +83,27 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-@with_options(Option("directory", "path", positional=True, metavar="DIR"), Option("name", "text"))
+@with_options(
+    Option("directory", "path", positional=True, metavar="DIR"),
+    Option("name", "text"),
+    Option("producer", "flag", default=False),
+)
 def keygen(options: Namespace) -> None:
-    """Make a pair of keys: the server's, or with --name a trainer's.  Keep the secret in
-    its directory; copy the public key to the other side.
+    """Make a pair of keys: the server's, or with --name a trainer's or a producer's.  Keep the
+    secret in its directory; copy the public key to the other side.
 
     directory: where the files go; a new directory is for this user only
     name: make a trainer's pair of this name, and not the server's
+    producer: the pair is of a producer of logs, and not of a trainer
     """
-    directory = Path(options.directory)
-    secret, public = make_pair(directory, options.name)
+    directory, right = Path(options.directory), PRODUCERS if options.producer else TRAINERS
+    secret, public = make_pair(directory, options.name, right)
     print(f"{secret}  secret: stays here")
     print(f"{public}  public")
     if options.name is None:
         print(f"the server: --keys {directory}; each trainer needs a copy of {public.name}")
     else:
         print(
-            f"the trainer: keys= names a directory with {secret.name} and {SERVER}{PUBLIC}; the "
-            f"server: {public.name} lies in {TRAINERS}/ of its keys"
+            f"the {right[:-1]}: keys= names a directory with {secret.name} and {SERVER}{PUBLIC}; "
+            f"the server: {public.name} lies in {right}/ of its keys"
         )

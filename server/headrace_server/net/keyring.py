@@ -1,11 +1,12 @@
-"""The server's keys: its own secret, and the public keys of the trainers that it lets in.
+"""The server's keys: its own secret, and the public keys of those that it lets in.
 
     DIR/server.secret            this server's, read once
     DIR/server.public            for trainers
     DIR/trainers/NAME.public     a trainer with the secret to it is let in, as NAME
+    DIR/producers/NAME.public    and a producer of logs
 
-The locator and the workers read ``trainers`` again and again: a key that is added lets its trainer
-in at once, and one that is removed ends its sessions.  A file there that can not be read lets
+The locator and the workers read these directories again and again: a key that is added lets its
+owner in at once, and one that is removed ends its sessions.  A file there that can not be read lets
 nobody in, and affects no other key.  Only regular files are opened: a pipe would wait for its
 writer, and the server with it.
 """
@@ -33,7 +34,7 @@ from headrace_proto.keys import (
 
 from .sockets import is_shortage
 
-TRAINERS = "trainers"
+TRAINERS, PRODUCERS = "trainers", "producers"
 
 logger = logging.getLogger("headrace.trainers")
 
@@ -61,62 +62,71 @@ class KeyRing:
         trainers = self.directory / TRAINERS
         if not trainers.is_dir():
             raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
-        _check_mode(trainers.stat(), str(trainers), trainers)
-        self._seen: tuple[_Seen, ...] = ()
-        self.by_key: dict[str, str] = {}  # names by public key
+        for home in (trainers, self.directory / PRODUCERS):
+            if home.is_dir():
+                _check_mode(home.stat(), str(home), home)
+        self._seen: dict[str, tuple[_Seen, ...]] = {}
+        #: By directory, names by public key.
+        self._by_key: dict[str, dict[str, str]] = {TRAINERS: {}, PRODUCERS: {}}
         self.refresh()
 
-    def name_of(self, key: str) -> str | None:
-        """Return the name of a public key; None where no trainer has this key."""
-        return self.by_key.get(key)
+    def name_of(self, key: str, right: str = TRAINERS) -> str | None:
+        """Return the name of a public key; None where nobody with this right has it."""
+        return self._by_key[right].get(key)
+
+    def knows(self, key: str) -> bool:
+        """Return whether somebody has this key."""
+        return any(key in names for names in self._by_key.values())
 
     @property
     def names(self) -> list[str]:
-        """The names that are let in."""
-        return sorted(set(self.by_key.values()))
+        """The names of the trainers that are let in."""
+        return sorted(set(self._by_key[TRAINERS].values()))
 
     def refresh(self) -> bool:
-        """Read the trainers' keys again; return whether they have changed."""
+        """Read the keys again; return whether they have changed."""
         try:
-            seen = tuple(sorted(self._look()))
-            return seen != self._seen and self._take(seen)
+            return any([self._refresh(right) for right in self._by_key])  # noqa: C419 - all of them
         except OSError as error:
             if not is_shortage(error):
                 raise
             return False  # no key was removed: try again at the next look
 
-    def _take(self, seen: tuple[_Seen, ...]) -> bool:
+    def _refresh(self, right: str) -> bool:
         """Read the files of the keys; return whether they have changed."""
+        seen = tuple(sorted(self._look(right)))
+        if seen == self._seen.get(right, ()):
+            return False
         names: dict[str, str] = {}
         for name, *_ in seen:
-            path = self.directory / TRAINERS / name
+            path = self.directory / right / name
             try:
                 trainer = check_name("the name", name.removesuffix(PUBLIC))
                 key = parse_public(_read(path), str(path))
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError) and is_shortage(error):
                     raise
-                logger.warning("a trainer's key is not used: %s: %s", path, error)
+                logger.warning("a key is not used: %s: %s", path, error)
                 continue
             names.setdefault(key, trainer)
-        before, self.by_key, self._seen = self.by_key, names, seen
+        before, self._by_key[right], self._seen[right] = self._by_key[right], names, seen
         return names != before
 
-    def _look(self) -> Iterator[_Seen]:
+    def _look(self, right: str) -> Iterator[_Seen]:
         """Yield values that change when a file does.  Orchestrators swap the targets of links."""
         try:
-            names = os.listdir(self.directory / TRAINERS)
+            names = os.listdir(self.directory / right)
         except OSError as error:
             if is_shortage(error):
                 raise
-            if self._seen:  # else it was logged before
-                logger.warning("no trainer is let in: %s", error)
+            if self._seen.get(right):  # else it was logged before
+                logger.warning("no %s is let in: %s", right[:-1], error)
             return
         for name in names:
             if not name.endswith(PUBLIC):
                 continue
             try:
-                status = os.stat(self.directory / TRAINERS / name)
+                status = os.stat(self.directory / right / name)
             except OSError as error:  # removed at this moment
                 if is_shortage(error):
                     raise

@@ -39,7 +39,7 @@ from headrace_proto.messages import FROM_SERVER, Refused
 from ..process.config import RunConfig
 from .channel_server import is_channel
 from .connections import ENDED, Connections
-from .keyring import KeyRing
+from .keyring import TRAINERS, KeyRing
 from .refusals import Refusals, fault_of_message
 from .sockets import AND_MORE, NOBLOCK, bind_all, public_router, waits
 
@@ -248,9 +248,10 @@ class PublicSocket:
 
     # Keys
 
-    def name_of(self, key: str) -> str | None:
-        """Return the name of a public key, "" without keys; None where no trainer has it."""
-        return "" if self._ring is None else self._ring.name_of(key)
+    def name_of(self, key: str, right: str = TRAINERS) -> str | None:
+        """Return the name of a public key, "" without keys; None where nobody with the right has
+        it."""
+        return "" if self._ring is None else self._ring.name_of(key, right)
 
     @property
     def keys(self) -> dict[str, object]:
@@ -278,7 +279,7 @@ class PublicSocket:
         if question[7] != b"CURVE" or len(question) != 9:
             return ""
         key = _key_of(question)
-        return key if self._ring.name_of(key) is not None else ""
+        return key if self._ring.knows(key) else ""
 
     def _decide(self, question: list[bytes], now: float) -> None:
         assert self._questions is not None
