@@ -319,6 +319,11 @@ class Ledger:
         return max(self._total - self._passed, self.sequences.living)
 
     @property
+    def present(self) -> int:
+        """The number of producers that are connected."""
+        return len(self._connections)
+
+    @property
     def full(self) -> bool:
         """Whether producers get no further credit."""
         return self.backlog >= self.options.max_backlog and not self.starving
@@ -517,6 +522,11 @@ class Ledger:
             view.floors.append(view.pending.pop(of, floor) if here else floor)
         if self._complete:
             self._miss(view)
+
+    def pending(self, seen: int) -> dict[int, int]:
+        """Return the known sequences that began up to a position and did not end there."""
+        closed_at = self.sequences.closed_at
+        return {of: 0 for of, row in self.sequences.row.items() if of <= seen < closed_at[row]}
 
     @property
     def unread(self) -> range:

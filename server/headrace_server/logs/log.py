@@ -158,6 +158,30 @@ class Log:
         if first < after:
             raise LookupError(f"steps {first} to {after} of sequence {of} are not in the log")
 
+    def pending(self, seen: int) -> dict[int, int]:
+        """Return the sequences that began up to a position and did not end there, for ``attach``.
+
+        All views are attached before, so that it is known which records are to be read again.
+        """
+        found, again = self.ledger.pending(seen), self.ledger.unread
+        view = View(again.start - 1, read=again.start - 1)
+        for entry in self._walk(view) if again else ():
+            if entry is None or entry.position >= min(again.stop, seen + 1):
+                break
+            view.read = entry.position
+            if entry.record.kind == Kind.OPENED:
+                found[entry.position] = 0
+            if entry.record.close:
+                found.pop(entry.record.of, None)
+        return found
+
+    def parts(self, of: int) -> Iterator[memoryview]:
+        """Yield the data of a sequence's records, each with the columns of its steps."""
+        s = self.ledger.sequences
+        for at in s.chain(s.row.get(of, -1)):
+            if s.upto[at]:
+                yield self._files.read(s.file[at], s.place[at], s.nbytes[at])
+
     def context(self, of: int) -> memoryview:
         """Return the context of a sequence, empty where it has none."""
         s = self.ledger.sequences
