@@ -34,6 +34,7 @@ from .batches.batch import Batch
 from .batches.segments import SegmentBatch
 from .connecting import connect
 from .feed import Feed
+from .produce import OpenSequence, Producer, produce
 
 #: The name of TensorFlow's class.
 NextQueuedSequenceBatch = SegmentBatch
@@ -55,6 +56,8 @@ __all__ = [
     "LimitExceeded",
     "NextQueuedSequenceBatch",
     "NotAllowed",
+    "OpenSequence",
+    "Producer",
     "ProtocolError",
     "SegmentBatch",
     "ServerError",
@@ -64,4 +67,5 @@ __all__ = [
     "VersionMismatch",
     "__version__",
     "connect",
+    "produce",
 ]

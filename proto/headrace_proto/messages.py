@@ -64,11 +64,24 @@ from .checks import (
     list_of,
 )
 from .codec import message, record_check
+from .log_messages import Append, Appended, Produce
 from .record import record
 from .step_messages import FROM_SERVER, FROM_TRAINER, Answer, Get, Give, Given, Save, Step
 
-#: Those of ``step_messages.py``, for who needs them with the others.
-__all__ = ["FROM_SERVER", "FROM_TRAINER", "Answer", "Get", "Give", "Given", "Save", "Step"]
+#: Those of ``step_messages.py`` and ``log_messages.py``, for who needs them with the others.
+__all__ = [
+    "FROM_SERVER",
+    "FROM_TRAINER",
+    "Answer",
+    "Append",
+    "Appended",
+    "Get",
+    "Give",
+    "Given",
+    "Produce",
+    "Save",
+    "Step",
+]
 
 
 @record

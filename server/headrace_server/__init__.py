@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .pipeline.sources import from_examples as from_examples
     from .pipeline.sources import from_function as from_function
     from .pipeline.sources import from_indexed as from_indexed
+    from .pipeline.sources import live as live
     from .pipeline.sources import read as read
     from .pipeline.sources import read_arrow as read_arrow
     from .pipeline.sources import read_csv as read_csv
@@ -61,8 +62,8 @@ _NAMES = {
     "pipeline.declaration": "Declaration Feature",
     "pipeline.mix": "mix",
     "pipeline.segment_options": "zeros",
-    "pipeline.sources": "fixed from_examples from_function from_indexed read read_arrow read_csv "
-    "read_jsonl read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",
+    "pipeline.sources": "fixed from_examples from_function from_indexed live read read_arrow "
+    "read_csv read_jsonl read_npz read_parquet read_tar read_tfrecord read_tokens scalar sequence",
     "reading.chunk": "Chunk",
     "reading.columns": "Ragged",
     "reading.source": "IndexedSource Opening StreamSource",

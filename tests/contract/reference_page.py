@@ -68,7 +68,7 @@ def _is_told(name: str, member: object) -> bool:
 
 PARTS: dict[str, list[Entry]] = {
     "schema": _functions("headrace_server:", "hs.", ("scalar", "fixed", "sequence")),
-    "sources": _functions("headrace_server:", "hs.", [*_SOURCES, "mix"]),
+    "sources": _functions("headrace_server:", "hs.", [*_SOURCES, "live", "mix"]),
     "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
     "own": [
         ("headrace_server:IndexedSource", "hs.IndexedSource", "source", ("streams", "take")),
@@ -110,6 +110,11 @@ PARTS: dict[str, list[Entry]] = {
     "batch": [("headrace:Batch", "headrace.Batch", "batch", ())],
     "segments": [
         ("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", _own(headrace.SegmentBatch)),
+    ],
+    "produce": [
+        *_functions("headrace:", "headrace.", ("produce",)),
+        ("headrace:Producer", "headrace.Producer", "out", ()),
+        ("headrace:OpenSequence", "headrace.OpenSequence", "sequence", ()),
     ],
     "keras": _functions(
         "headrace.keras:",

@@ -14,6 +14,7 @@ from headrace_server.pipeline.declaration import kind_class
 
 CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
+    *("produce", "Producer", "OpenSequence"),
     "NextQueuedSequenceBatch",
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
@@ -34,6 +35,7 @@ SERVER = {
     *("read", "IndexedSource", "StreamSource", "Opening", "Stage", "Chunk", "Ragged", "Field"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "read_tokens", "from_function", "from_indexed", "from_examples", "mix", "zeros"),
+    "live",
     *("on_ray", "RayServers", "Shape", "RowShaper", "Draft", "Part", "Assembly"),
 }
 

@@ -30,6 +30,7 @@ import zmq
 from headrace_proto.clock import Deadline
 from headrace_proto.credentials import Keys
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError, from_code
+from headrace_proto.log_messages import Produce
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused
 
 from .connection import check_files, nonsense
@@ -62,12 +63,12 @@ class Lookup:
         self.asked = False
         self.dead = False  # ZeroMQ has given the socket up
 
-    def ask(self, hello: Hello) -> None:
+    def ask(self, question: Hello | Produce) -> None:
         """Ask, once more where the server was reached."""
         if not (self.asked and self.handshakes.unreached):
             self.asked = True
             try:
-                self.socket.send(FROM_TRAINER.encode(replace(hello, shares=0)), zmq.NOBLOCK)
+                self.socket.send(FROM_TRAINER.encode(question), zmq.NOBLOCK)
             except zmq.Again:
                 self.dead = True
 
@@ -236,7 +237,7 @@ class Finding:
                 lookups[server] = Lookup(self._wire.context, self._keys, server)
                 if known is not None:
                     known.handshakes.close()
-            lookups[server].ask(self._member.hello)
+            lookups[server].ask(replace(self._member.hello, shares=0))
         while servers and (left_s := deadline.left_s):
             asked = [lookups[server] for server in servers]
             readable = [*(one.socket for one in asked), *(one.handshakes.monitor for one in asked)]

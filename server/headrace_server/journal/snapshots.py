@@ -50,7 +50,7 @@ _FORMAT = 4
 #: In the state of a feed: how often it was taken back, and to which snapshot.
 GENERATION = "generation.json"
 LEAF = "snapshot.json"
-_PART = ".part"
+PART = ".part"
 #: The file that says that every server of the feed has its share of a snapshot.
 SETTLED = "SETTLED"
 #: The directory of one share at a URL.
@@ -100,7 +100,7 @@ class Shelf:
 
     def sweep(self) -> None:
         """Remove snapshots that an earlier server did not finish."""
-        for part in self._root.glob(f"*/*{_PART}"):
+        for part in self._root.glob(f"*/*{PART}"):
             shutil.rmtree(part, ignore_errors=True)
 
     # Making one
@@ -111,7 +111,7 @@ class Shelf:
         ``name``: that under which the other servers of the feed make it, too.
         """
         name = name or new_snapshot()
-        part = self._root / feed / f"{name}{_PART}"
+        part = self._root / feed / f"{name}{PART}"
         if not SNAPSHOT.fullmatch(name):
             raise ServerError(f"{name!r:.80} is not the name of a snapshot")
         if part.exists():
@@ -125,7 +125,7 @@ class Shelf:
 
         ``term`` is the server's: the stores have no tokens of a later one.
         """
-        part = self._root / feed / f"{name}{_PART}"
+        part = self._root / feed / f"{name}{PART}"
         source = self._state / "feeds" / feed / "feed.json"
         with writing(part / source.name, source.stat().st_size, _REMEDY):
             shutil.copyfile(source, part / source.name)
@@ -165,7 +165,7 @@ class Shelf:
 
     def abandon(self, feed: str, name: str) -> None:
         """Remove a snapshot that can not be made."""
-        shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
+        shutil.rmtree(self._root / feed / f"{name}{PART}", ignore_errors=True)
 
     def _forget_old(self, feed: str) -> None:
         """Remove all but the newest, and but the one that the feed was last taken back to."""
@@ -227,7 +227,7 @@ class Shelf:
             raise ServerError(f"{name!r:.80} is not the name of a snapshot")
         whole = self._root / feed / name
         if not (whole / LEAF).exists():
-            part = self._root / feed / f"{name}{_PART}"
+            part = self._root / feed / f"{name}{PART}"
             shutil.rmtree(part, ignore_errors=True)
             try:
                 with writing(part, remedy=_REMEDY):

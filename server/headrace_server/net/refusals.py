@@ -29,6 +29,7 @@ from headrace_proto.errors import (
     one_line,
     shown,
 )
+from headrace_proto.log_messages import Produce
 from headrace_proto.messages import FROM_TRAINER, Command, Hello, Refused
 
 from .bounded_map import BoundedMap
@@ -47,7 +48,7 @@ _SECOND = 1.0
 REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 
 
-def check_version(hello: Hello | Command) -> None:
+def check_version(hello: Hello | Command | Produce) -> None:
     """Raise VersionMismatch where a trainer speaks another protocol."""
     if hello.version != limits.PROTOCOL:
         raise VersionMismatch(
@@ -66,6 +67,16 @@ def feed_named(name: str, feeds: Collection[str]) -> str:
     listed = ", ".join(sorted(map(repr, feeds)))
     what = f"there is no feed {name!r:.120}" if name else "feed= is needed"
     raise UnknownFeed(f"{what}; this server has {listed}{near(name, feeds)}")
+
+
+def log_named(name: str, logs: Collection[str]) -> str:
+    """Return the log of a name; UnknownFeed lists the others."""
+    if name in logs:
+        return name
+    known = ", ".join(sorted(map(repr, logs))) or "none"
+    raise UnknownFeed(
+        f"there is no log {name!r:.120}; the feeds of this server read {known}{near(name, logs)}"
+    )
 
 
 def fault_of_message(error: Exception) -> ServerError:

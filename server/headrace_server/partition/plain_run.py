@@ -163,6 +163,9 @@ class PlainRun(Run):
                 change.done += what
             elif kind == "mark":
                 change.base, change.meta["cursor"] = what
+                if self.intake.bound:
+                    at = _unpacked(change.meta["cursor"])["machine"]
+                    self.needs = [at["position"], *(position for _, _, position, _ in at["reads"])]
             elif kind == "after":
                 deals, rank, turn = what
                 change.meta[f"{_AFTER}{rank}"] = pack([deals, *turn])

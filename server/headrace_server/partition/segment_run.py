@@ -379,6 +379,8 @@ class SegmentRun(Run):
             self._moved = False
             meta["places"] = self._places()
         changes, self._changes = self._changes, []
+        if self.intake.bound:
+            self.needs = self._stored.needs
         if meta and changes:
             changes[-1].meta |= meta
         elif meta:

@@ -58,7 +58,8 @@ class StoredExamples:
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._line_in = np.empty(0, np.int64)  # by entry: line of the last stored example in it
         self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
-        self._moved = False  # whether the base has moved since it was stored
+        self._moved = False  # whether the base has moved since it was stored …
+        self._cursor = b""  # … with this cursor
 
     # Input
 
@@ -93,6 +94,15 @@ class StoredExamples:
             return None
         cursor = msgpack.unpackb(self._chunks[self._base].cursor, strict_map_key=False)
         return int(cursor["input"]["epoch"])
+
+    @property
+    def needs(self) -> list[Plain]:
+        """The positions from which a later process reads; none before a base is stored."""
+        if not self._cursor:
+            return []
+        cursor = msgpack.unpackb(self._cursor, strict_map_key=False)
+        again = [self.reread(chunk)[0].position for chunk in self._stored]
+        return [cursor["input"]["position"], *again]
 
     def _close_lines(self, chunks: Sequence[int]) -> None:
         """Close one line of each of these chunks."""
@@ -215,7 +225,7 @@ class StoredExamples:
         if self._moved:
             self._moved = False
             change.base = 2 * self._base_line
-            change.meta["base"] = self._chunks[self._base].cursor
+            change.meta["base"] = self._cursor = self._chunks[self._base].cursor
 
     def _forget_reads(self, chunks: Iterable[int]) -> None:
         for chunk in chunks:
@@ -228,6 +238,7 @@ class StoredExamples:
         """Resume from the store; return the cursor of its ``base``."""
         cursor: dict[str, Plain] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self._next = self._base_line = cursor["line"]
+        self._cursor = saved.meta["base"]
         self._reads.update(saved.chunks)
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Final, SupportsIndex
@@ -79,6 +80,17 @@ def checked_number(argument: str, value: object, low: float, high: float) -> flo
     if not (math.isfinite(number) and low <= number <= high):
         raise ValueError(f"{argument} must be between {low:g} and {high:g}, not {value!r}")
     return float(number)
+
+
+def checked_bytes(argument: str, value: object) -> int:
+    """Return a number of bytes, given as an int or as text such as "20GB"."""
+    units = {"": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kKMGT]?B)", str(value))
+    if isinstance(value, str) and match:
+        return int(float(match[1]) * units.get(match[2], 1))
+    if isinstance(value, str):
+        raise ValueError(f"{argument}={value!r:.80} is not like '20GB', '512MB' or '100kB'")
+    return int(checked_int(argument, value, 0, MAX_COUNT))
 
 
 def one_of(argument: str, value: object, allowed: Collection[object]) -> Plain:

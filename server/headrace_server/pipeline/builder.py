@@ -135,6 +135,8 @@ class Pipeline:
         """
         self._at_source("concat")
         check_kind("other", other, Pipeline, "a pipeline without a shape")
+        if other._source.logs:
+            other._at_source("concat")
         if other._repeated or other._order != _IN_ORDER:
             raise ValueError("concat(other): other has an order; call it on the result of concat")
         parts = self._as_part("concat", "the source"), other._as_part("concat", "other")
@@ -162,6 +164,12 @@ class Pipeline:
         return self._of("staged", self._source, stages=stages)._source
 
     def _at_source(self, method: str) -> None:
+        if self._source.logs:
+            raise ValueError(
+                f".{method}() counts examples of the source over all partitions, and those of a "
+                "log (hs.live) have no such order: select them by .filter(), or mix sources by "
+                "hs.mix()"
+            )
         ordered = "shuffle" if self._order != _IN_ORDER else ""
         counted = (str(s.kind) for s in self._stages if s.kind == "mix" or not s.made().keeps_count)
         earlier = next(counted, "") or ("repeat" if self._repeated else ordered)
@@ -202,8 +210,8 @@ class Pipeline:
             )
         if window is None and any(leaf.made.forward for leaf in self._source.leaves):
             raise ValueError(
-                "window=None: from_function can only be read forward; give the number of adjacent "
-                "examples that are mixed, or use from_indexed for what has a length and items"
+                "window=None: from_function and live can only be read forward; give the number of "
+                "adjacent examples that are mixed, or use from_indexed for what has a length"
             )
         order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
         return replace(self, _order=order)
@@ -220,6 +228,11 @@ class Pipeline:
         """
         if self._repeated:
             raise ValueError("repeat() is called twice: give the product of both counts once")
+        if self._source.logs and n != 1:
+            raise ValueError(
+                f"repeat(n={n}): a log (hs.live) is gone through once, since what all feeds have "
+                "trained is deleted; leave repeat() out"
+            )
         order = replace(self._order, epochs=n, across_batches=across_batches)
         return replace(self, _order=order, _repeated=True)
 
@@ -812,6 +825,11 @@ class Pipeline:
         given = {n: given.get(n, one.default) for n, one in every.items() if n != "self"}
         if missing := [name for name, value in given.items() if value is _NEEDED]:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
+        if self._source.logs and given["input_length"] is not None:
+            raise ValueError(
+                "input_length does not go with a log (hs.live): a sequence has the steps that its "
+                "producer gave; leave it out, and have producers end sequences earlier"
+            )
         return self._ended(Shape(SEQUENCES, segmented(given, self.fields)))
 
     @checking
@@ -932,6 +950,11 @@ class Pipeline:
         return self._stages[0].made().apart if self._source.kind == "mix" else 0
 
     def _ended(self, shape: Shape) -> Pipeline:
+        if self._source.logs and self.fields is None:
+            raise ValueError(
+                "a log (hs.live) may be empty when it is opened, so no first example shows the "
+                "columns that .map() makes: declare them by map(…, schema=…)"
+            )
         if self._sources_apart and shape.kind != "bucket":
             what = "a feed of segments" if shape.kind == SEQUENCES else f".{shape.kind}()"
             raise ValueError(

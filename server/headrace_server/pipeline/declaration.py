@@ -106,6 +106,11 @@ class Source:
         return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
 
     @property
+    def logs(self) -> dict[str, Source]:
+        """The logs that it reads, by name."""
+        return {leaf.options["name"]: leaf for leaf in self.leaves if leaf.kind == "live"}
+
+    @property
     def made(self) -> Any:
         """Its class, a subclass of ``reading.source.Source``."""
         return kind_class("sources", self.kind)

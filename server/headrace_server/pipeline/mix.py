@@ -53,6 +53,11 @@ def mix(
     """
     _check_sources(sources)
     names = list(sources)
+    if stop == "never" and (logs := [name for name in names if sources[name]._source.logs]):
+        raise ValueError(
+            f"stop='never' begins each source again that ends, and {logs[0]!r} has a log (hs.live),"
+            " which is gone through once: give stop='all' or 'first'"
+        )
     parts = [one._as_part("a mix", f"sources[{name!r}]") for name, one in sources.items()]
     options: dict[str, Plain] = {
         "sources": [part.to_plain() for part in parts],

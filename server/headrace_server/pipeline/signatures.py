@@ -67,6 +67,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     name: check
     for names, check in (
         ("batch_size group lanes max_open", _integer(1, MAX_BATCH_SIZE)),
+        ("live.max_open", _integer(1, _INT31)),
         ("balance_batches", _integer(1, 4096)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("n queue_capacity warmup", _integer(1, MAX_COUNT)),

@@ -5,6 +5,7 @@
     from_function                                        what a function of the user's yields
     from_indexed                                         what has a length and items
     from_examples                                        examples in memory
+    live                                                 a log that producers push to
 
 Paths are files, patterns (``*``, ``?``, ``[…]``, ``**``) and URLs, one or a list of them.  Columns
 that are not named by ``features`` are not read; where ``features`` may be left out, the files or
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -23,7 +25,14 @@ import numpy as np
 
 from headrace_proto.errors import kind_of
 
-from .argument_checks import check_kind, checked_dtype, checked_int, checked_shape
+from .argument_checks import (
+    check_kind,
+    checked_bytes,
+    checked_dtype,
+    checked_int,
+    checked_number,
+    checked_shape,
+)
 from .builder import Pipeline
 from .declaration import Feature, Plain, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
@@ -298,3 +307,52 @@ def from_examples(
     if isinstance(examples, (str, bytes, Mapping)) or not np.iterable(examples):
         raise TypeError(f"examples={examples!r:.80} is not a list of dicts of column to value")
     return _files("examples", (), features, **pack_examples(examples, features))
+
+
+#: A log's name is that of a directory and goes in messages.
+_LOG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@checking
+def live(
+    name: str,
+    features: Features,
+    *,
+    idle_timeout_s: float | None = None,
+    max_open: int = 100_000,
+    retain: int | str = 0,
+    max_backlog: int | str = "2GB",
+) -> Pipeline:
+    """Read a log, which the server keeps and to which producers push: ``headrace.produce``.
+
+    A sequence is an example once it has ended, and comes in the order of the ends.  Its steps give
+    the columns that ``sequence`` declares, its context the others; a whole example gives all.  The
+    feed waits for examples until a producer closes the log.  Feeds of one server may read one log,
+    each by itself; they declare it alike.
+
+    A sequence without news for ``idle_timeout_s`` seconds ends there (None: never).  ``max_open``
+    bounds the open sequences of each partition: a producer waits for a place.  Producers get no
+    credit while the slowest feed is ``max_backlog`` bytes behind in a partition.  ``retain`` bytes
+    of each partition stay when no feed needs them.  Bytes are a number, or text such as "20GB".
+    """
+    if not isinstance(name, str) or not _LOG.fullmatch(name):
+        raise ValueError(
+            f"name={name!r:.200} is not letters, digits, '_', '.', '-' (1 to 100), as the name of "
+            "a log is"
+        )
+    if with_default := [key for key, one in features.items() if one.has_default]:
+        raise ValueError(
+            f"features[{with_default[0]!r}] has a default: producers give each column of a log"
+        )
+    if idle_timeout_s is not None:
+        idle_timeout_s = checked_number("idle_timeout_s", idle_timeout_s, 0.1, 1e9)
+    return _files(
+        "live",
+        (),
+        features,
+        name=name,
+        idle_timeout_s=idle_timeout_s,
+        max_open=max_open,
+        retain=checked_bytes("retain", retain),
+        max_backlog=checked_bytes("max_backlog", max_backlog),
+    )

@@ -9,7 +9,7 @@ from headrace_proto.errors import FeedInUse
 from headrace_proto.placement import WHOLE, Share, partitions_of
 
 from ..files.manifest import DataFile
-from ..pipeline.declaration import Declaration, Plain
+from ..pipeline.declaration import Declaration, Plain, Source
 from .settings import Limits, RunSettings
 
 #: In place of the snapshot to which a feed is taken back: the state before its first batch.
@@ -57,6 +57,11 @@ class FeedConfig:
         """The place of the states of segments: "server", "trainer", or "none" without states."""
         options = self.declaration.shape.options
         return str(options["state_placement"]) if options.get("initial_states") else "none"
+
+    @property
+    def logs(self) -> dict[str, Source]:
+        """The logs that it reads, by name."""
+        return self.declaration.source.logs
 
     def to_plain(self) -> Plain:
         name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))

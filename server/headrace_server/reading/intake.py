@@ -6,7 +6,7 @@ reader ─► share of the partition ─► stages ─► chunk          what wa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -55,6 +55,8 @@ class Intake:
         self.share: int | None = self._reader.share
         #: The position at which every epoch starts.
         self.start: Position = self._reader.start
+        #: Whether it reads a log, of which it releases what it has used.
+        self.bound = self._reader.bound
         self._suspects = bad.hand.suspects.get(partition, set())
         self.stages = RowStages(declaration.stages, reader.fields)
         self.stages.check_names()
@@ -192,6 +194,10 @@ class Intake:
             "share": None if known is None else self.share,
             "seconds": dict(self.stages.seconds),
         }
+
+    def release(self, positions: Sequence[Position | None]) -> None:
+        """Note that a later life reads from these positions on, and nothing before."""
+        self._reader.release(positions)
 
     def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:
         """Resume from a cursor; its chunks were counted when first read."""

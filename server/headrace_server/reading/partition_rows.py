@@ -32,6 +32,7 @@ share, whether this pass has had an example]``, and None after the last pass.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -96,7 +97,7 @@ class NumberedShare(_Share):
 
     _reader: IndexedSource
     start: Position = 0
-    counted_elsewhere = False
+    counted_elsewhere = bound = False
 
     def __post_init__(self) -> None:
         self._n = self._reader.length
@@ -151,6 +152,9 @@ class NumberedShare(_Share):
     def recall(self, epoch: int, position: Position) -> None:
         """Nothing: no rows lie in memory."""
 
+    def release(self, positions: Sequence[Position | None]) -> None:
+        """Nothing: such a source stays."""
+
     def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
         ordinals = np.empty(stop - start, np.int64)
         for begin in range(start - start % window, stop, window):
@@ -177,6 +181,9 @@ class StreamedShare(_Share):
 
     _reader: StreamSource
     start: Position = (0, b"", 0)
+    bound: bool  # whether the stream stays with the partition, and is released
+    #: Position of a stream in which all was read.
+    _END: Final = bytes([0x7F]) * 8
 
     def __post_init__(self) -> None:
         reader, partition, partitions = self._reader, self._partition, self._partitions
@@ -186,6 +193,12 @@ class StreamedShare(_Share):
                 "shuffle(window=n), or convert the source to TFRecord or Arrow files"
             )
         _check_streams(reader)
+        if reader.bound and reader.streams != partitions:
+            raise DataError(
+                f"a log of {reader.streams} partitions and a feed of {partitions}: each partition "
+                f"of a log is read by that of the feed; give partitions={reader.streams}"
+            )
+        self.bound = reader.bound
         self._next_row = (0, b""), 0  # a stream and a position in it, and the number of its row
         self._sieved = reader.streams < partitions
         self._places = (
@@ -239,6 +252,12 @@ class StreamedShare(_Share):
         elif position[1]:
             self.ready(epoch, position, 0)
 
+    def release(self, positions: Sequence[Position | None]) -> None:
+        """Note that a later life reads from these positions on, and nothing before."""
+        if self.bound:
+            inner = (self._END if at is None else at[1] for at in positions)
+            self._reader.release(self._partition, min(inner))
+
     def _rows_of(self, limit: int) -> int:
         """Return how many rows of a stream are read for at most ``limit`` of this partition."""
         if not self._sieved:
@@ -258,6 +277,8 @@ class StreamedShare(_Share):
             chunk, after = self._reader.read(stream, inner, rows)
             self._noted(chunk, stream, after)
             return numbered(self._own(chunk), stream), self._next(place, after)
+        if self.bound and self.ready(epoch, position, limit) < limit:
+            return Chunk.empty(self._reader.fields), position
         window, after = self._read_window(self._order.seed, turn, stream, inner)
         if not 0 <= offset <= len(window):
             raise ValueError(f"position {position!r:.80} lies beyond its {len(window)} rows")
@@ -295,7 +316,7 @@ class StreamedShare(_Share):
         """Return the number of the stream at a place in this partition's list."""
         if not self._sieved:
             place = self._partition + place * self._partitions
-        if self._order.seed is None:
+        if self._order.seed is None or self.bound:
             return place
         if self._streams is None or self._streams[0] != epoch:
             seed = chance.derive(self._order.seed, chance.STREAM_ORDER)
@@ -353,6 +374,8 @@ class MixedShare(_Share):
             for k, (one, order) in enumerate(zip(reader.readers, reader.orders, strict=True))
         ]
         self.start: Position = (0, [[0, share.start, False] for share in self._shares])
+        self.bound: bool = any(share.bound for share in self._shares)
+        self._short: int | None = None  # examples before one that a log lacked in the last read
         self.share: int | None = None if any(one.share != 0 for one in self._shares) else 0
         self.holds: str = ", ".join(
             f"{share.holds} in {name}"
@@ -389,6 +412,9 @@ class MixedShare(_Share):
                     have[k] += sum(map(len, more))
                 if len(own) > have[k]:
                     ends[int(own[have[k]])] = k
+                    if places[k] is not None:  # a log, of which more was wanted when one ended
+                        self._short = int(own[have[k]])
+                        return self._of_mix(Chunk.empty(self._reader.fields), 0, 0), position
             if not ends:
                 break
             at = min(ends)
@@ -432,6 +458,8 @@ class MixedShare(_Share):
             if len(chunk):
                 count, some = count - len(chunk), True
                 chunks.append(self._of_mix(chunk, k, turn))
+            if share.bound and not len(chunk) and after == at:
+                break
             if after is not None:
                 place = [turn, after, some]
             elif some and self._again(k, turn):
@@ -470,8 +498,13 @@ class MixedShare(_Share):
         return chunk
 
     def ready(self, epoch: int, position: Position, limit: int) -> int:
-        """Return how many examples a read gives without a wait, at most ``limit``."""
+        """Return how many examples a read gives without a wait, at most ``limit``.
+
+        Where a source ends among them a log may lack more, which the read shows: it gives none.
+        """
         came, places = position
+        if self._short is not None:
+            limit, self._short = min(limit, self._short), None
         drawn, numbers = self._drawn(epoch, came, limit)
         of = suppliers(drawn, numbers, self.schedule, self._live(places))
         for k, place in enumerate(places):
@@ -488,6 +521,12 @@ class MixedShare(_Share):
         for share, place in zip(self._shares, position[1], strict=True):
             if place is not None:
                 share.recall(_pass_epoch(epoch, place[0]), place[1])
+
+    def release(self, positions: Sequence[Position | None]) -> None:
+        """Note that a later life reads from these positions on, and nothing before."""
+        for k, share in enumerate(self._shares):
+            places = [None if at is None else at[1][k] for at in positions]
+            share.release([None if place is None else place[1] for place in places])
 
 
 def _pass_epoch(epoch: int, turn: int) -> int:

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,35 @@ class Opening:
     features: Mapping[str, Feature] | None
     bad: BadRecords
     cache: IndexCache
+    logs: Callable[[str], LogParts] | None = None  # those of the server, by name
+
+
+class Ended(NamedTuple):
+    """A sequence of a log that has ended, or a whole example."""
+
+    position: int  # of its end
+    context: memoryview
+    steps: Sequence[memoryview]  # the columns of some of its steps each
+    whole: bool = False  # whether the context has all columns, each with a length of its own
+
+
+class LogFeed(Protocol):
+    """A partition of a log as one feed reads it."""
+
+    def ready(self, position: int, limit: int) -> int:
+        """Return how many sequences ended from a position on, at most ``limit``; ``limit`` where
+        no more will."""
+
+    def read(self, position: int, limit: int) -> tuple[list[Ended], int | None]:
+        """Return the first sequences that ended from a position on, and the position after them;
+        None: no more will."""
+
+    def release(self, position: int) -> None:
+        """Note that what ended before a position is read in no later life."""
+
+
+#: The number of a log's partitions, and those that are here.
+LogParts = tuple[int, Mapping[int, LogFeed]]
 
 
 class Source:
@@ -86,6 +115,8 @@ class StreamSource(Source, ABC):
     """
 
     streams: int
+    #: Whether stream k is read by partition k alone, in any order of reading.
+    bound = False
 
     @abstractmethod
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
@@ -103,6 +134,9 @@ class StreamSource(Source, ABC):
 
     def expect_stream(self, stream: int) -> None:
         """Begin to fetch the first examples of the stream that is read after the one at hand."""
+
+    def release(self, stream: int, position: bytes) -> None:
+        """Note that no later life reads what comes before a position of a stream."""
 
 
 class IndexedSource(StreamSource):
@@ -266,6 +300,10 @@ class JoinedStreams(StreamSource):
     def ready(self, stream: int, position: bytes, limit: int) -> int:
         reader, own = self._at(stream)
         return reader.ready(own, position, limit)
+
+    def release(self, stream: int, position: bytes) -> None:
+        i = bisect_right(self.starts, stream) - 1
+        self.readers[i].release(stream - self.starts[i], position)
 
     def expect_stream(self, stream: int) -> None:
         reader, own = self._at(stream)

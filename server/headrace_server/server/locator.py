@@ -3,6 +3,7 @@
     trainer ── Hello ─► locator ─► ServedShare   which share of the feed, and where each worker is
                                 ─► Pulse         not yet: a worker is being started
                                 ─► Refused       no such feed, another version, a failed server
+    producer ── Produce ─► locator ─► the same, of a feed that reads the log
     operator ─ Command ─► locator ─► the supervisor, whose answer goes back: commands.py
 
 It hands nothing out and runs no user code, so it answers at once while workers start, die, open
@@ -25,6 +26,7 @@ from pathlib import Path
 from headrace_proto.channel import Frame
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import HeadraceError, NotAllowed, ProtocolError, code_of
+from headrace_proto.log_messages import Produce
 from headrace_proto.messages import (
     FROM_SERVER,
     Answered,
@@ -39,7 +41,14 @@ from ..journal.feed_directory import described
 from ..net.bounded_map import BoundedMap
 from ..net.keyring import KeyRing
 from ..net.public_socket import PublicSocket
-from ..net.refusals import REVOKED, RateLimits, check_version, fault_of_message, feed_named
+from ..net.refusals import (
+    REVOKED,
+    RateLimits,
+    check_version,
+    fault_of_message,
+    feed_named,
+    log_named,
+)
 from ..net.sockets import EXPECTED, open_files_limit
 from ..pipeline.declaration import Plain, digest
 from ..process.child import Pipe, perform
@@ -103,7 +112,7 @@ class Locator:
             end=lambda connection: None,
         )
         #: Greetings that wait for the start of a worker, and where they came to.
-        self._held: BoundedMap[bytes, tuple[Hello, str]] = BoundedMap(_MOST_HELD)
+        self._held: BoundedMap[bytes, tuple[Hello | Produce, str]] = BoundedMap(_MOST_HELD)
         #: Commands that the supervisor carries out: the connection and the request of each.
         self._commands: BoundedMap[int, tuple[bytes, int]] = BoundedMap(_MOST_COMMANDS)
         self._last_command = 0
@@ -169,12 +178,12 @@ class Locator:
     ) -> None:
         if frames:
             raise ProtocolError(f"a greeting of {1 + len(frames)} frames came")
-        if isinstance(message, Hello):
+        if isinstance(message, Hello | Produce):
             self._answer(connection, message, self._socket.last_came_to)
         elif isinstance(message, Command):
             self._on_command(connection, message, key)
 
-    def _answer(self, connection: bytes, hello: Hello, reached: str) -> None:
+    def _answer(self, connection: bytes, hello: Hello | Produce, reached: str) -> None:
         if self._failure is not None:
             self._send(connection, Refused(*self._failure))
             return
@@ -191,13 +200,17 @@ class Locator:
             self._held[connection] = hello, reached
         self._send(connection, answer)
 
-    def _share(self, hello: Hello, reached: str) -> ServedShare | Pulse:
+    def _share(self, hello: Hello | Produce, reached: str) -> ServedShare | Pulse:
         """Answer a greeting; ``reached``: the port or path of the server that it came to.
 
         HeadraceError: it can not be answered.
         """
         check_version(hello)
-        name = feed_named(hello.feed, self._feeds)
+        if isinstance(hello, Produce):
+            readers = {log: feed.name for feed in self._feeds.values() for log in feed.logs}
+            name = readers[log_named(hello.log, readers)]
+        else:
+            name = feed_named(hello.feed, self._feeds)
         feed = self._feeds[name]
         owners = range(self._config.owners_of(feed))
         if any(owner not in self._places for owner in owners):

@@ -184,6 +184,7 @@ _FEED: _Rows = (
     ("segments[state]", "segment_standing", "Segments: ready, leased, or full: without a place."),
     ("sequences_in_flight", "segments.in_flight", "Examples that have a place of the capacity."),
     ("segments_rewound_total", "segments.rewound", "Segments sent again: their states were lost."),
+    ("log[kind]", "log", "Of its logs: sequences, producers, and bytes that it has to read."),
     ("padding_elements_total[bucket,kind]", _padding, "Elements, padded and real ones alone."),
     ("padding_ratio[bucket]", _padding_ratio, "The part of a bucket's elements that is padding."),
     ("rows_by_class_total[class,outcome]", _outcomes, "Rows of a stratified feed."),

@@ -251,6 +251,7 @@ class FeedStatus(PartitionCounts):
     refused: Counts
     seconds: Annotated[NotRequired[dict[str, float]], added]
     segment_standing: Annotated[NotRequired[dict[str, int]], added]
+    log: Annotated[NotRequired[dict[str, int]], added]  # of the logs that it reads
     state: Annotated[str, _state]
     failure: list[str] | None
     waiting: Annotated[str, _texts]

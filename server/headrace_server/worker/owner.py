@@ -136,8 +136,8 @@ class Owner:
         """Open the feeds, and serve them until an order to stop."""
         switchboard, partitions, poller = self._switchboard, self._partitions, self._poller
         socket, channels = self._socket, self._channels
-        stores = partitions.stores.fileno()
-        for fileno in (*self._numbers, *self._public, stores):
+        stores, logs = partitions.stores.fileno(), partitions.logs
+        for fileno in (*self._numbers, *self._public, stores, logs.fileno()):
             if fileno >= 0:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
@@ -157,6 +157,8 @@ class Owner:
                 if stores in ready:
                     partitions.stores.call_stored()
                 self._hear(ready)
+                if logs.fileno() in ready:
+                    logs.call_stored()
                 if (now := time.monotonic()) >= look_at:
                     look_at = now + _TICK_S / 10
                     partitions.tick(now)
@@ -167,11 +169,15 @@ class Owner:
                 if found is not None:
                     self._make(*found)
                     busy = True
+                logs.flush()
                 busy = self._send_out() or busy or (socket.stirred and socket.look())
         self._ended = True
 
     def _open(self) -> None:
-        """Open all partitions, and then the desk of each feed."""
+        """Open all logs and partitions, and then the desk of each feed."""
+        for name in self._partitions.logs.names:
+            self._step(self._partitions.open_log, name)
+            self._catch_up()
         for feed in self._switchboard.feeds.values():
             for part in feed.partitions.values():
                 if feed.failure is None:
@@ -269,6 +275,7 @@ class Owner:
             self._next_tick = now + _TICK_S
             switchboard.waits = True
             switchboard.reception.tick(self._clock())
+            self._partitions.logs.tick(now)
             self._channels.tick()
         if socket.sending:
             socket.sweep()
@@ -317,9 +324,12 @@ class Owner:
                 self._hear(ready)
                 self._partitions.hand_out()
                 self._switchboard.act()
-                stores = self._partitions.stores
+                stores, logs = self._partitions.stores, self._partitions.logs
                 if stores.fileno() in ready:
                     stores.call_stored()
+                if logs.fileno() in ready:
+                    logs.call_stored()
+                logs.flush()
                 if stores.due:
                     stores.write()
                 self._switchboard.act()

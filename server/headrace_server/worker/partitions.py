@@ -44,6 +44,7 @@ from ..reading.sources import open_reader
 from ..shaping.input import HOPELESS_EPOCHS
 from .blocks import Blocks
 from .commits import Stores
+from .live_logs import LiveLogs
 from .served_feed import Part, ServedFeed
 
 logger = logging.getLogger("headrace.worker")
@@ -141,6 +142,7 @@ class Partitions:
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[Part, float] = {}  # that have nothing yet: the next look
         self._now = time.monotonic()  # at the last tick
+        self.logs = LiveLogs(config, begun.worker)
 
     # Work
 
@@ -279,8 +281,10 @@ class Partitions:
     def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
         text = ""
         if made is Outlook.WAITS:
-            self._sources[part] = now + _SOURCE_S
-            text = f"it waits for its source {part.run.intake.awaited}"
+            intake = part.run.intake
+            if intake.awaited or not intake.bound:
+                self._sources[part] = now + _SOURCE_S
+            text = f"it waits for its source {intake.awaited or 'of producers (hs.live)'}"
         elif made is Outlook.FULL:
             self._full = True  # only trainers can free a block
             text = (
@@ -392,6 +396,8 @@ class Partitions:
                 if part.earlier:
                     part.earlier &= part.run.machine.chunks()
                 status = part.run.status()
+                if part.run.intake.bound:
+                    status["log"] = self.logs.status(feed.name, part.number)
                 status["partitions"][0]["number"] = part.run.next_turn(ANYONE)[1]
                 part.status = status
                 if not part.journal.in_memory:
@@ -435,6 +441,17 @@ class Partitions:
         except Exception as error:
             self.fail(part, error)
 
+    def open_log(self, name: str) -> None:
+        """Open a log; the feeds that read it fail where that is not possible."""
+        try:
+            with OwnProcess():
+                self.logs.open(name)
+        except Exception as error:
+            for feed in self.feeds.values():
+                if name in self._config.feed(feed.name).logs:
+                    for part in feed.partitions.values():
+                        self.fail(part, error)
+
     def _reader(self, config: FeedConfig) -> StreamSource:
         reader = self._readers.get(config.name)
         if reader is None:
@@ -448,7 +465,8 @@ class Partitions:
             )
             bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter, hand=hand)
             try:
-                reader = open_reader(source, config.files, bad, self._cache)
+                logs = partial(self.logs.of, config.name)
+                reader = open_reader(source, config.files, bad, self._cache, logs)
             except HeadraceError:
                 raise
             except (ValueError, OSError) as error:  # a source refuses its declaration
@@ -491,6 +509,7 @@ class Partitions:
 
     def copy(self, feed: ServedFeed, directory: str, then: Callable[[int, str], object]) -> None:
         """Copy the stores of a feed; call ``then`` with each copied partition, and any fault."""
+        self.logs.hold(feed.name, Path(directory).stem)
         for part in feed.partitions.values():
             part.run.note_places()
             self.stores.submit(part)

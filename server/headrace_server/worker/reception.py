@@ -33,6 +33,7 @@ from headrace_proto.errors import (
     one_line,
     shown,
 )
+from headrace_proto.log_messages import Append, Produce
 from headrace_proto.messages import (
     Attach,
     Bye,
@@ -62,6 +63,7 @@ from ..net.channel_server import TURN_S
 from ..net.refusals import REVOKED, RateLimits, check_version, feed_named
 from ..net.sockets import is_shortage
 from ..partition.partition_run import Payload
+from .producers import Producers
 from .resuming import PUT_BACK, Later, wanted_by
 from .served_feed import ServedFeed
 from .sessions import Session
@@ -168,6 +170,7 @@ class Reception:
             **board.handlers,
         }
         self._owner, self._stores = board.worker, board.partitions.stores
+        self.producers = Producers(board.partitions.logs, self._socket)
         #: Greetings that came before the feeds were open, and the descriptors they came by.
         self._held: BoundedMap[bytes, tuple[Hello, Sequence[Frame], str, int]] = BoundedMap(
             _MOST_HELD
@@ -213,6 +216,12 @@ class Reception:
             session.seen, session.open = now, True
             self._on_step(session, message, frames)
             session.heard += 1
+            return
+        if type(message) is Append:
+            self.producers.append(identity, message, frames, now)
+            return
+        if isinstance(message, Produce):
+            self._greet_producer(identity, message, key, now)
             return
         if isinstance(message, Hello):
             if key is None:
@@ -270,7 +279,15 @@ class Reception:
         self.outbox.send(session.identity, Unknown(session.number))
         self._leave(session)
 
+    def _greet_producer(self, identity: bytes, hello: Produce, key: str | None, now: float) -> None:
+        try:
+            self.producers.greet(identity, hello, key or "", self._socket.last_came_by, now)
+        except HeadraceError as error:
+            self.outbox.send(identity, Refused(code_of(error), str(error)))
+
     def _on_early_bye(self, identity: bytes) -> None:
+        if self.producers.leave(identity):
+            return
         self._held.pop(identity, None)
         # The answer may have come meanwhile, and the trainer's channel with it.
         if (session := self._sessions.greeted_by(identity)) is not None:
@@ -525,7 +542,7 @@ class Reception:
 
     def tick(self, now: float) -> None:
         """End the sessions of trainers that are gone, silent or banned."""
-        self._judge(now)
+        self.producers.tick(now, self._judge(now))
         for session in self._sessions.present():
             feed = session.feed
             if session.seen >= self._looked and feed.serves and session.welcome:
@@ -559,12 +576,13 @@ class Reception:
                 self.outbox.unmap(session, token)
             self._budget.close(session)
 
-    def _judge(self, now: float) -> None:
-        """End sessions with revoked keys."""
-        if self._socket.tick(now):
+    def _judge(self, now: float) -> bool:
+        """End sessions with revoked keys; return whether the keys have changed."""
+        if changed := self._socket.tick(now):
             for session in self._sessions.present():
                 if self._socket.name_of(session.key) is None:
                     self._limits.silence("revoked", session.identity, NotAllowed(REVOKED), now)
+        return changed
 
     def access(self) -> dict[str, dict[str, int]]:
         """Return the trainers that are present, and counts of refusals by this process."""

@@ -96,6 +96,7 @@ class Switchboard:
     def __post_init__(self) -> None:
         partitions, outbox = self.partitions, self.outbox
         self._stores = partitions.stores
+        partitions.logs.wake = self._wake_reader
         #: By feed: calls that wait until all its partitions are open.
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self.waits = True  # whether something may wait for ``act``
@@ -188,6 +189,16 @@ class Switchboard:
     def wake(self) -> None:
         """Have ``act`` look at feeds: one may have ended."""
         self.waits = True
+
+    def _wake_reader(self, name: str, partition: int) -> None:
+        """Have a partition try again that waits for its log, after its current step."""
+        feed = self.feeds[name]
+
+        def wake() -> None:
+            if feed.serves:
+                feed.desk.wake(partition)
+
+        self.do(wake)
 
     def _when_open(self, feed: str, call: Callable[[], object]) -> None:
         """Have ``act`` call the partitions of a feed once it is open."""

@@ -70,6 +70,7 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric):
         sources={"web": 7, "code": 3},
         weights={"web": [1.4, 2], "code": [0.6, 2]},
         balance={"rounds": 3, "mean": 1.1, "worst": 1.3},
+        log={"open": 2, "backlog_bytes": 7},
     )
     disk = {"path": "state", "free_bytes": 4096, "fault": "full"}
     found = list(metric.samples({**server(crowded=crowded), "disk": disk}))

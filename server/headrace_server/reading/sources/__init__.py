@@ -15,15 +15,19 @@ from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import is_theirs, kind_class
 from ..chunk import BadRecords, Chunk
 from ..row_functions import theirs, user_code
-from ..source import IndexedSource, Opening, StreamSource
+from ..source import IndexedSource, LogParts, Opening, StreamSource
 
 
 def open_reader(
-    source: Declared, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+    source: Declared,
+    files: tuple[DataFile, ...],
+    bad: BadRecords,
+    cache: IndexCache,
+    logs: Callable[[str], LogParts] | None = None,
 ) -> StreamSource:
     """Return the reader of a source.  ImportError names what is missing, or no class."""
     kind = kind_class("sources", source.kind)
-    opening = Opening(files, source.features, bad, cache)
+    opening = Opening(files, source.features, bad, cache, logs)
     if not is_theirs(source.kind):
         return cast(StreamSource, kind.open(opening, **source.options))
     name = str(source.kind)

@@ -51,7 +51,7 @@ def open_parts(opening: Opening, sources: Sequence[Plain], method: str) -> list[
     parts = [Declared.from_plain(source) for source in sources]
     with ExitStack() as undo:
         for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
-            reader = open_reader(part, own, opening.bad, opening.cache)
+            reader = open_reader(part, own, opening.bad, opening.cache, opening.logs)
             readers.append(undo.enter_context(closing(reader)))
             one, other = dict(readers[0].fields), dict(readers[-1].fields)
             if one != other:

@@ -50,6 +50,7 @@ class _Streamed(StreamSource):
         self.streams = reader.streams
         self.ready, self.close = reader.ready, reader.close  # type: ignore[method-assign]
         self.expect_stream = reader.expect_stream  # type: ignore[method-assign]
+        self.bound, self.release = reader.bound, reader.release  # type: ignore[method-assign]
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         chunk, after = self._reader.read(stream, position, limit)

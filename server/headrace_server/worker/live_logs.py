@@ -1,0 +1,320 @@
+"""The logs of one owner: each partition has a ledger, its files, and the feeds that read it.
+
+    producers ─► changing() ─► ledger ─► write() ─► files ── stored ─► answers; the feeds wake
+                                 ▲
+    feeds ─► ready(), read() ────┤         what has ended, in order, from a position on
+          ─► release() ──────────┘         once the feed's journal has stored that it needs less
+
+A feed here reads sequences that have ended, and whole examples: it takes records in order until as
+many ends are there as it wants.  So memory does not grow with what lies in the files.
+
+``views.json`` has, for each feed and each snapshot, up to where it needs nothing.  It is written a
+moment later than that holds, so after a crash a feed reads a little more than it needs.  Each call
+takes the lock of its partition: feeds read in the thread that makes batches, and the porter takes
+items meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from headrace_proto.errors import DataError, ServerError
+from headrace_proto.log_messages import MAX_ITEM_BYTES
+from headrace_proto.schema import Field, schema_to_wire
+
+from ..files.durable_file import read_json, write_durably, writing
+from ..journal.journal import WORKER
+from ..journal.snapshots import PART
+from ..logs.ledger import Ledger, LogOptions
+from ..logs.log import Log
+from ..logs.log_files import LogFiles
+from ..logs.records import Close
+from ..logs.words import Answer, Denied
+from ..pipeline.declaration import Plain, Source
+from ..process.config import FeedConfig, RunConfig
+from ..reading.source import Ended, LogFeed
+from ..watch.statuses import added
+
+#: What a producer may send before the first of it is durable: any item fits it.
+_WINDOW = MAX_ITEM_BYTES + (1 << 20)
+#: Time after which the name of a silent producer without open sequences is forgotten.
+_FORGET_S = 7 * 86400.0
+_VIEWS, _LOG = "views.json", "log.json"
+#: Bytes of a file of a log; in shared memory, where room is scarce.
+_FILE_BYTES = 64 << 20, 8 << 20
+#: A snapshot's name among the views.
+_HOLD = "snapshot "
+
+
+class LiveLog:
+    """One partition of a log."""
+
+    def __init__(self, logs: LiveLogs, path: Path, source: Source, durability: str, wake_fd: int):
+        options, self._logs, self.lock = source.options, logs, threading.RLock()
+        fields = {name: feature.field for name, feature in (source.features or {}).items()}
+        self.of_steps = {name: one for name, one in fields.items() if one.ragged_dims}
+        self.of_context = {name: one for name, one in fields.items() if not one.ragged_dims}
+        self.fields: dict[str, Field] = {**self.of_context, **self.of_steps}
+        allowed = LogOptions(
+            **{name: options[name] for name in ("max_open", "max_backlog", "retain")},
+            window=_WINDOW,
+            idle_timeout_s=options["idle_timeout_s"] or math.inf,
+            forget_after_s=_FORGET_S,
+            file_bytes=_FILE_BYTES[durability == WORKER],
+        )
+        owner = f"partition {path.name} of log {path.parent.name!r}"
+        files = LogFiles(path, owner, durability, allowed.file_bytes, wake_fd)
+        self.log = Log(files, allowed, (), time.monotonic())
+        self.ledger = self.log.ledger
+        self.readings: dict[str, Reading] = {}  # by feed
+        self._views_file = path / _VIEWS
+        self._saved: dict[str, int] = {}  # views, as in their file
+
+    def open(self, feeds: Iterable[FeedConfig], there: Callable[[str], bool]) -> None:
+        """Go on as an earlier life left it.  ``there``: whether a view is of a snapshot that is."""
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a crash, and then all that is there is read
+            self._saved = dict(json.loads(self._views_file.read_text()))
+        views = {name: seen for name, seen in self._saved.items() if there(name)}
+        for feed in feeds:  # one that was taken back reads by another view
+            name = f"{feed.name} {feed.generation}"
+            of_snapshot = views.get(f"{_HOLD}{feed.name}/{feed.snapshot}", -1)
+            views[name] = seen = self._saved.get(name, of_snapshot)
+            self.readings[feed.name] = Reading(self, feed.name, name, seen)
+        for name, seen in views.items():
+            self.ledger.attach(name, seen, {}, reads=not name.startswith(_HOLD))
+        for name, seen in views.items():
+            floors = self.log.pending(seen)
+            self.ledger.attach(name, seen, floors, reads=not name.startswith(_HOLD))
+        self.log.begin()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Ledger]:
+        """Let the caller change the ledger; then send its messages."""
+        with self.lock:
+            yield self.ledger
+            sent, self.ledger.sent = self.ledger.sent, []
+            for number, message in sent:
+                self._logs.send(number, message)
+
+    def flush(self) -> None:
+        """Write what has come; answer producers and wake feeds as far as it is durable."""
+        with self.changing() as ledger:
+            self.log.flush()
+            for reading in self.readings.values():
+                if reading.waits and ledger.views[reading.view].read < ledger.durable:
+                    reading.waits = False
+                    self._logs.wake(reading.feed, int(self._views_file.parent.name))
+
+    def tick(self, now: float, there: Callable[[str], bool]) -> None:
+        """Do what is due; hold nothing for snapshots that are not there any more."""
+        with self.changing() as ledger:
+            ledger.starving = all(one.waits for one in self.readings.values())
+            self.log.tick(now)
+            for name in [one for one in ledger.views if one.startswith(_HOLD) and not there(one)]:
+                ledger.detach(name)
+        self.flush()
+        self._save_views()
+
+    def hold(self, feed: str, snapshot: str) -> None:
+        """Keep what a feed needs now, for a snapshot of it."""
+        with self.lock:
+            seen = self.ledger.views[self.readings[feed].view].seen
+            floors = self.ledger.pending(seen)
+            self.ledger.attach(f"{_HOLD}{feed}/{snapshot}", seen, floors, reads=False)
+            self._save_views()
+
+    def _save_views(self) -> None:
+        """Replace the file of the views.  One that is older only has a feed read more again."""
+        seen = {name: view.seen for name, view in self.ledger.views.items()}
+        if seen != self._saved:
+            new = self._views_file.with_suffix(".new")
+            with writing(new):
+                new.write_text(json.dumps(seen))
+                os.replace(new, self._views_file)
+            self._saved = seen
+
+    def status(self, feed: str) -> dict[str, Plain]:
+        """Return what people are shown of it, as a feed reads it."""
+        with self.lock:
+            ledger, reading = self.ledger, self.readings[feed]
+            return {
+                "open": len(ledger.sequences.open),
+                "ended": len(reading.ends),
+                "aborted": reading.aborted,
+                "producers": ledger.present,
+                "backlog_bytes": ledger.backlog,
+                "bytes": sum(used for used, _ in ledger.files.values()),
+            }
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """What a feed has read of a partition and not released: ends, and the sequences of these."""
+
+    of: LiveLog
+    feed: str
+    view: str  # its name in the ledger
+    begun: int  # position up to which an earlier life had released
+    ends: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    waits: bool = False  # whether it has asked for more than there is
+    aborted: int = 0  # sequences
+
+    def ready(self, position: int, limit: int) -> int:
+        """Return how many sequences ended from a position on, at most ``limit``; ``limit`` where
+        no more will."""
+        with self.of.lock:
+            at, over = self._read_on(position, limit)
+            there = limit if over else min(limit, len(self.ends) - at)
+            self.waits = there < limit  # it may want them all
+            return there
+
+    def read(self, position: int, limit: int) -> tuple[list[Ended], int | None]:
+        """Return the first sequences that ended from a position on, and the position after them;
+        None: no more will."""
+        with self.of.lock:
+            at, over = self._read_on(position, limit)
+            found, log = list[Ended](), self.of.log
+            for of, end in islice(zip(self.sequences, self.ends, strict=True), at, at + limit):
+                context, steps = log.context(of), [*log.parts(of)]
+                found.append(Ended(end, context, steps, whole=of == end and not steps))
+            last = over and at + limit >= len(self.ends)
+            self.waits = self.waits or (len(found) < limit and not over)
+            return found, None if last else found[-1].position + 1 if found else position
+
+    def _read_on(self, position: int, limit: int) -> tuple[int, bool]:
+        """Read until ``limit`` ends from a position on are known.
+
+        Return the place of the first in the list, and whether no more will come.
+        """
+        ledger, log, ends = self.of.ledger, self.of.log, self.ends
+        if 0 < position <= self.begun:
+            raise DataError(
+                f"feed {self.feed!r} goes on from position {position} of a log that has kept what "
+                f"comes after {self.begun}: its state is older than the log.  Start the feed from "
+                f"its beginning: headrace restart {self.feed}"
+            )
+        at, view = bisect_left(ends, position), ledger.views[self.view]
+        while len(ends) - at < limit and (entry := log.next_event(self.view)) is not None:
+            if entry.record.close == Close.END:
+                ends.append(entry.position)
+                self.sequences.append(entry.record.of)
+                at += entry.position < position  # it was released, and that is not stored
+            elif entry.record.close != Close.GOING:
+                self.aborted += 1
+                ledger.release(self.view, view.seen, {}, [entry.record.of])
+        return at, ledger.finished and view.read == ledger.durable
+
+    def release(self, position: int) -> None:
+        """Note that the feed's journal has stored that it needs nothing before a position."""
+        with self.of.changing() as ledger:
+            at, view = bisect_left(self.ends, position), ledger.views[self.view]
+            seen = min(position - 1, view.read)
+            if at or seen > view.seen:
+                ledger.release(self.view, seen, {}, self.sequences[:at])
+                del self.ends[:at], self.sequences[:at]
+
+
+class LiveLogs:
+    """The partitions of all logs at one owner."""
+
+    def __init__(self, config: RunConfig, worker: int) -> None:
+        self._config, self._worker = config, worker
+        self._logs: dict[tuple[str, int], LiveLog] = {}
+        self.names = {log for feed in config.feeds for log in feed.logs}
+        #: Sends a message to a connection of a ledger; wakes a partition of a feed.
+        self.send: Callable[[int, Answer | Denied], object] = lambda number, message: None
+        self.wake: Callable[[str, int], object] = lambda feed, partition: None
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the file that is readable when more is durable."""
+        return self._wake_fd
+
+    def at(self, name: str, partition: int) -> LiveLog | None:
+        """Return a partition of a log that is here and open."""
+        return self._logs.get((name, partition))
+
+    def of(self, feed: str, name: str) -> tuple[int, dict[int, LogFeed]]:
+        """Return the partitions of a log, and those that are here, as a feed reads them."""
+        here = {p: log.readings[feed] for (of, p), log in self._logs.items() if of == name}
+        return self._config.feed(feed).partitions, dict(here)
+
+    def open(self, name: str) -> None:
+        """Open the partitions of a log, whether or not the feeds that read it can go on."""
+        readers = [feed for feed in self._config.feeds if name in feed.logs]
+        config, source = readers[0], readers[0].logs[name]
+        for other in readers:
+            if other.logs[name] != source:
+                raise ServerError(
+                    f"feeds {config.name!r} and {other.name!r} declare log {name!r} unlike: give "
+                    "hs.live() the same arguments in both, and leave columns out by .select()"
+                )
+        directory, durability = self._config.journals
+        home, opened = Path(directory, "logs", name), dict[tuple[str, int], LiveLog]()
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fields = {key: feature.field for key, feature in (source.features or {}).items()}
+        made = {"partitions": config.partitions, "columns": schema_to_wire(fields)}
+        _check_same(home / _LOG, made)
+        for partition in self._config.partitions_of(config, self._worker):
+            log = LiveLog(self, home / str(partition), source, durability, self._wake_fd)
+            log.open(readers, self._is_there)
+            opened[name, partition] = log
+        self._logs |= opened
+
+    def flush(self) -> None:
+        """Write what has come in all partitions."""
+        for log in self._logs.values():
+            log.flush()
+
+    def call_stored(self) -> None:
+        """Take note of what is durable by now."""
+        os.eventfd_read(self._wake_fd)
+        self.flush()
+
+    def tick(self, now: float) -> None:
+        for log in self._logs.values():
+            log.tick(now, self._is_there)
+
+    def _is_there(self, view: str) -> bool:
+        """Return whether a view is of a snapshot that is there, or is being made."""
+        state, name = self._config.state_directory, view.removeprefix(_HOLD)
+        paths = [Path(state or "", "snapshots", f"{name}{end}") for end in ("", PART)]
+        return state is not None and name != view and any(path.exists() for path in paths)
+
+    def hold(self, feed: str, snapshot: str) -> None:
+        """Keep what a snapshot of a feed needs."""
+        for (name, _), log in self._logs.items():
+            if name in self._config.feed(feed).logs:
+                log.hold(feed, snapshot)
+
+    def status(self, feed: str, partition: int) -> dict[str, Plain]:
+        """Return what people are shown of the logs that a partition of a feed reads."""
+        logs = (self.at(name, partition) for name in self._config.feed(feed).logs)
+        return added(log.status(feed) for log in logs if log is not None)
+
+
+def _check_same(file: Path, content: dict[str, Plain]) -> None:
+    """Write what a log is made for; ServerError where it was made for something else."""
+    known = read_json(file, dict, "")
+    if known is None:
+        write_durably(file, json.dumps(content))
+    elif known != content:
+        changed = [key for key in content if known.get(key) != content[key]]
+        raise ServerError(
+            f"log {file.parent.name!r} has other {' and '.join(changed)} than the pipeline: "
+            f"{ {key: known.get(key) for key in changed} } and not "
+            f"{ {key: content[key] for key in changed} }.  Serve it as it was, or take another name"
+        )

@@ -1,0 +1,455 @@
+"""Live data: producers push to a log while trainers train, and nothing durable is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli.keygen import make_pair
+from headrace_server.net.keyring import PRODUCERS
+from tests.chaos.proxy import proxy_of
+from tests.children import children_of
+from tests.examples import some
+from tests.patience import PATIENCE_S, eventually
+from tests.ports import free_port
+
+from .processes import HERE, Process, serve
+from .serving import connect, kill_worker
+
+FEATURES = {"x": hs.sequence("float32"), "key": hs.scalar("bytes")}
+SCHEMA = {"x": hs.Field("float32", (None,)), "key": hs.Field("bytes", ())}
+
+
+def live(**options: Any) -> hs.Pipeline:
+    return hs.live("episodes", FEATURES, **options)
+
+
+def segments(source: hs.Pipeline, **options: Any) -> hs.Pipeline:
+    given: dict[str, Any] = {
+        "input_key": "key",
+        "input_sequences": ["x"],
+        "input_context": ["key"],
+        "initial_states": {"sum": hs.zeros((), "float32")},
+        "num_unroll": 3,
+        "batch_size": 2,
+    }
+    return source.batch_sequences_with_states(**{**given, **options})
+
+
+def produce(server: hs.Server, name: str = "actor", **options: Any) -> headrace.Producer:
+    options = {"log": "episodes", "timeout": PATIENCE_S, **options}
+    return headrace.produce(server.address, name=name, **options)
+
+
+def push(out: headrace.Producer, key: str, steps: int) -> None:
+    sequence = out.open(key, {"key": key})
+    for t in range(steps):
+        sequence.append({"x": float(t)})
+    sequence.end()
+
+
+class Trained:
+    """The steps that trainers have committed, by sequence, and whether their states were right."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[float]] = defaultdict(list)
+
+    def train(self, batch: Any) -> None:
+        state = batch.state("sum")
+        values = []
+        for row in range(batch.batch_size):
+            key, length = batch.context["key"][row].decode(), int(batch.length[row])
+            steps = batch.sequences["x"][row][:length].tolist()
+            assert state[row] == sum(self.steps[key]), "the state is that after the steps before"
+            values.append((key, steps))
+        batch.save_state("sum", state + np.array([sum(steps) for _, steps in values], np.float32))
+        for key, steps in values:
+            self.steps[key] += steps
+
+    def check(self, durable: dict[str, int]) -> None:
+        for key, steps in self.steps.items():
+            assert steps == [float(t) for t in range(len(steps))], key
+        for key, count in durable.items():
+            assert len(self.steps[key]) >= count, (key, count, self.steps[key])
+
+
+def test_a_feed_trains_sequences_as_they_end_and_ends_when_the_log_is_closed():
+    with hs.run(segments(live())) as server, produce(server) as out:
+        trained = Trained()
+        with connect(server) as feed:
+            batches = iter(feed)
+            push(out, "a", 4)
+            push(out, "b", 2)
+            trained.train(next(batches))  # before any more has come
+            push(out, "c", 1)
+            out.append({"x": [0.0, 1.0], "key": "whole"})
+            out.close_log()
+            for batch in batches:
+                trained.train(batch)
+        trained.check({"a": 4, "b": 2, "c": 1, "whole": 2})
+        assert out.sequences == {}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_deaths_of_workers_lose_nothing_that_is_durable(workers: int):
+    with hs.run(segments(live()), workers=workers, partitions=workers) as server:
+        trained, durable = Trained(), dict[str, int]()
+        with produce(server) as out, connect(server) as feed:
+            batches = iter(feed)
+            for life in range(3):
+                for number in range(12):
+                    push(out, f"{life}-{number}", 5)
+                    durable[f"{life}-{number}"] = 5
+                out.flush()
+                for _ in range(4):
+                    trained.train(next(batches))
+                for worker in range(workers):
+                    kill_worker(server, worker, life)
+            out.close_log()
+            for batch in batches:
+                trained.train(batch)
+        trained.check(durable)
+
+
+def test_a_killed_producer_goes_on_where_it_was_durable():
+    trained, durable = Trained(), dict[str, int]()
+    with hs.run(segments(live())) as server, connect(server) as feed:
+        batches = iter(feed)
+        for life in range(3):
+            more = ("--sequences", "2") if life == 2 else ()
+            script = str(HERE / "producer.py")
+            with Process(script, server.address, "actor", "--life", str(life), *more) as producer:
+                for _ in range(4):
+                    durable |= producer.wait_for("durable")["steps"]
+                trained.train(next(batches))
+                if life == 2:
+                    while producer.events[-1]["event"] != "ended":
+                        producer.wait_for("ended")
+                    for event in producer.events:
+                        durable |= event.get("steps", {})
+                else:
+                    os.kill(producer.pid, signal.SIGKILL)
+        with produce(server, "closer") as out:
+            out.close_log()
+        for batch in batches:
+            trained.train(batch)
+    trained.check(durable)
+
+
+def test_a_later_process_takes_over_and_the_older_one_is_refused():
+    with hs.run(segments(live())) as server, produce(server) as older:
+        sequence = older.open("a", {"key": "a"})
+        sequence.append({"x": 0.0})
+        older.flush()
+        with produce(server) as later:
+            assert later.sequences == {"a": 1}
+            again = later.open("a", {"key": "a"})
+            assert again.append({"x": 1.0}) == 1
+            again.end()
+            later.flush()
+            with pytest.raises(headrace.FeedInUse, match="taken over"):
+                eventually(lambda: sequence.append({"x": 9.0}) and False)
+            older._end()
+
+
+def test_a_server_that_is_killed_goes_on_from_its_state_directory(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "def feed():\n"
+        "    features = {'x': hs.sequence('float32'), 'key': hs.scalar('bytes')}\n"
+        "    return hs.live('episodes', features).batch_sequences_with_states(\n"
+        "        'key', ['x'], ['key'], initial_states={'sum': hs.zeros((), 'float32')},\n"
+        "        num_unroll=3, batch_size=2)\n"
+    )
+    at = "--state-dir", "state", "--bind", f"tcp://127.0.0.1:{free_port()}", "--workers", "2"
+    trained, durable = Trained(), dict[str, int]()
+    server, address = serve(tmp_path, "feeds.py:feed", "--partitions", "2", *at)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(server)
+        out = stack.enter_context(
+            headrace.produce(address, log="episodes", name="actor", timeout=PATIENCE_S)
+        )
+        feed = stack.enter_context(headrace.connect(address, timeout=PATIENCE_S))
+        batches = iter(feed)
+        for life in range(3):
+            for number in range(8):
+                push(out, f"{life}-{number}", 5)
+                durable[f"{life}-{number}"] = 5
+            out.flush()
+            open_ = out.open(f"open-{life}", {"key": f"open-{life}"})
+            open_.append({"x": 0.0})
+            for _ in range(3):
+                trained.train(next(batches))
+            children = children_of(server.pid)
+            server.kill()
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            server, _ = serve(tmp_path, "feeds.py:feed", "--partitions", "2", *at)
+            stack.enter_context(server)
+            open_.append({"x": 1.0})
+            open_.end()
+            durable[f"open-{life}"] = 2
+        out.close_log()
+        for batch in batches:
+            trained.train(batch)
+        trained.check(durable)
+        server.signal(signal.SIGTERM)
+        server.wait()
+
+
+def test_cut_connections_lose_nothing_and_send_nothing_twice():
+    with hs.run(segments(live()), partitions=2, workers=2) as server:
+        proxy = proxy_of(server.address)
+        trained, durable = Trained(), dict[str, int]()
+        out = headrace.produce(proxy.address, log="episodes", name="actor", timeout=PATIENCE_S)
+        with contextlib.closing(proxy), out, connect(server) as feed:
+            batches = iter(feed)
+            for round_ in range(4):
+                for number in range(10):
+                    push(out, f"{round_}-{number}", 5)
+                    durable[f"{round_}-{number}"] = 5
+                    if number == 5:
+                        proxy.cut()
+                trained.train(next(batches))
+            out.close_log()
+            for batch in batches:
+                trained.train(batch)
+        trained.check(durable)
+        assert all(trained.steps[key] == [0.0, 1.0, 2.0, 3.0, 4.0] for key in durable)
+
+
+def test_a_lost_server_ends_a_wait_and_the_same_producer_goes_on_when_it_is_back():
+    with hs.run(segments(live())) as server:
+        proxy = proxy_of(server.address)
+        out = headrace.produce(proxy.address, log="episodes", name="actor", timeout=PATIENCE_S)
+        with contextlib.closing(proxy), out:
+            push(out, "a", 2)
+            out.flush()
+            sequence = out.open("b", {"key": "b"})
+            proxy.drop("up")
+            sequence.append({"x": 0.0})
+            with pytest.raises(headrace.DeadlineExceeded, match="s for answers in log"):
+                out.flush(timeout=0.2)
+            with pytest.raises(headrace.ConnectionLost, match="nothing was heard of tcp://"):
+                out.flush(timeout=10)
+            proxy.heal()
+            sequence.end()
+            out.flush()
+            assert out.stored == 7
+
+
+def test_a_full_log_gives_no_place_and_no_credit_until_feeds_go_on():
+    with hs.run(segments(live(max_open=1))) as server, produce(server) as out:
+        first = out.open("a", {"key": "a"})
+        with pytest.raises(headrace.DeadlineExceeded, match="s for a place in log"):
+            out.open("b", {"key": "b"}, timeout=0.2)
+        first.end()
+        out.open("b", {"key": "b"}).abort()
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ({"y": 1.0}, r"the columns \['y'\] were given, and the log has \['x'\]"),
+        ({"x": [1.0]}, r"column 'x' of a step has shape \(1, 1\), and is float32\[\?\]"),
+        ({"x": np.float64([1.0])[:1]}, "column 'x' has dtype float64, and is float32"),
+        ({"x": "a"}, "column 'x' has dtype .*, and is float32"),
+    ],
+)
+def test_steps_are_checked_when_they_are_appended(
+    step: dict[str, Any], error: str, made: headrace.Producer
+):
+    sequence = made.open("a", {"key": "a"})
+    with pytest.raises(headrace.DataError, match=error):
+        sequence.append(step)
+    sequence.append({"x": np.float64(1.0)})
+    sequence.abort()
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[headrace.Producer]:
+    with hs.run(segments(live())) as server, produce(server) as out:
+        yield out
+
+
+def test_what_the_log_refuses_is_raised_at_the_next_call():
+    with hs.run(segments(live())) as server, produce(server) as out, produce(server, "b") as other:
+        out.open("a", {"key": "a"})
+        out.flush()
+        mine = other.open("a", {"key": "a"})
+        with pytest.raises(headrace.DataError, match="refuses sequence 'a': another producer has"):
+            other.flush()
+        with pytest.raises(headrace.DataError, match="refuses sequence 'a'"):
+            mine.append({"x": 1.0})
+        out.open("a").end()
+
+
+def numbers(batch: Any) -> list[int]:
+    """Return the first values of a batch of whole examples."""
+    return batch["x"][:, 0].astype(int).tolist()
+
+
+def batched(**options: Any) -> hs.Pipeline:
+    return live(**options).batch(2, dynamic_pad=True, allow_smaller_final_batch=True)
+
+
+def test_a_feed_that_goes_back_to_a_snapshot_gets_the_same_batches_again(tmp_path: Path):
+    with hs.run(batched(), state_dir=tmp_path) as server, produce(server) as out:
+        for number in range(12):
+            out.append({"x": [float(number)], "key": "a"})
+        out.flush()
+        with connect(server) as feed:
+            before = [numbers(next(feed)) for _ in range(2)]
+            token = feed.snapshot()
+            after = [numbers(next(feed)) for _ in range(3)]
+        for number in range(12, 14):
+            out.append({"x": [float(number)], "key": "a"})
+        out.close_log()
+        with connect(server, resume=token) as feed:
+            again = [numbers(batch) for batch in feed]
+    assert before == [[0, 1], [2, 3]] and after == [[4, 5], [6, 7], [8, 9]]
+    assert again == [[k, k + 1] for k in range(4, 14, 2)]
+
+
+def test_feeds_read_one_log_each_at_its_own_pace(tmp_path: Path):
+    feeds = {"one": batched(), "two": live().map(dict, schema=SCHEMA).batch(3, dynamic_pad=True)}
+    with hs.run(feeds, state_dir=tmp_path) as server:
+        with produce(server) as out, connect(server, feed="one") as one:
+            for number in range(6):
+                out.append({"x": [float(number)], "key": "a"})
+            assert [numbers(next(one)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+            kill_worker(server)
+            out.close_log()
+            assert list(one) == []
+        with connect(server, feed="two") as two:
+            assert [numbers(batch) for batch in two] == [[0, 1, 2], [3, 4, 5]]
+        assert server.stats()["two"]["log"]["producers"] == 0
+
+
+def test_a_log_keeps_its_partitions_and_its_columns(tmp_path: Path):
+    with hs.run({"one": batched()}, state_dir=tmp_path, partitions=2):
+        pass
+    other = hs.live("episodes", {"y": hs.scalar("int64")}).batch(2)
+    for pipeline, partitions, changed in ((batched(), 1, "partitions"), (other, 2, "columns")):
+        with pytest.raises(headrace.ServerError, match=f"log 'episodes' has other {changed}"):
+            with hs.run({changed: pipeline}, state_dir=tmp_path, partitions=partitions):
+                pass
+
+
+def test_a_sequence_without_news_ends_and_its_producer_learns_that():
+    pipeline = segments(live(idle_timeout_s=0.3), batch_size=1)
+    with hs.run(pipeline) as server, produce(server) as out:
+        sequence = out.open("a", {"key": "a"})
+        sequence.append({"x": 0.0})
+        with connect(server) as feed:
+            assert next(feed).length.tolist() == [1]
+        with pytest.raises(headrace.DataError, match="idle for idle_timeout_s"):
+            eventually(lambda: sequence.append({"x": 1.0}) and out.flush())
+
+
+def test_a_producer_needs_a_key_with_its_own_right(tmp_path: Path):
+    keys = tmp_path / "keys"
+    make_pair(keys, None)
+    make_pair(keys, "learner")
+    make_pair(keys, "actor", PRODUCERS)
+    actor, learner = str(keys / "actor.secret"), str(keys / "learner.secret")
+    with hs.run(batched(), keys=keys) as server:
+        with produce(server, keys=actor) as out:
+            out.append({"x": [1.0], "key": "a"})
+            out.close_log()
+        with pytest.raises(headrace.NotAllowed, match="producers/ of the server's keys"):
+            produce(server, keys=learner)
+        with connect(server, keys=learner) as feed:
+            assert [numbers(batch) for batch in feed] == [[1]]
+        with pytest.raises(headrace.NotAllowed, match="trainers/ of the server's keys"):
+            connect(server, keys=actor)
+
+
+def test_an_unknown_log_is_named_with_those_that_there_are():
+    with hs.run(batched()) as server:
+        with pytest.raises(headrace.UnknownFeed, match="did you mean 'episodes'"):
+            produce(server, log="episode")
+
+
+@pytest.mark.parametrize("seed", range(some(6)))
+def test_any_stages_and_shape_train_each_example_of_a_log_once(seed: int):
+    """Two stages and a shape, drawn; workers die, and ranks train where the draw has them."""
+    chance = random.Random(seed)
+    stages = chance.sample(["map", "filter", "select", "shuffle", "mix"], 2)
+    shape, ranks = chance.choice(["segments", "batch", "bucket", "pack"]), chance.choice([0, 2])
+    source = live()
+    if "shuffle" in stages:
+        source = source.shuffle(seed=seed, window=4)
+    if "mix" in stages:
+        other = hs.from_examples([{"x": [0.0], "key": b"other"}] * 3, FEATURES)
+        source = hs.mix({"live": source, "file": other}, {"live": 1, "file": 1})
+    if "map" in stages:
+        source = source.map(dict, schema=SCHEMA)
+    if "filter" in stages:
+        source = source.filter(lambda example: bool(len(example["x"])))
+    if "select" in stages:
+        source = source.select(["x", "key"])
+    sizes = {"batch_size": 2}
+    pipeline = {
+        "segments": lambda: segments(source, input_key=None),
+        "batch": lambda: source.batch(**sizes, dynamic_pad=True, allow_smaller_final_batch=True),
+        "bucket": lambda: source.bucket_by_sequence_length(
+            "x", **sizes, bucket_boundaries=[3], dynamic_pad=True,
+            allow_smaller_final_batch=True,
+        ),
+        "pack": lambda: source.map(
+            lambda row: {"x": row["x"]}, schema={"x": hs.Field("float32", (None,))}
+        ).pack(8, 2, allow_smaller_final_batch=True),
+    }[shape]()  # fmt: skip
+    total, world = 30, ranks or 1
+    seen: list[int] = []
+
+    def train(server: hs.Server, rank: int) -> None:
+        given = {"rank": rank, "world_size": ranks, "run": 1} if ranks else {}
+        with connect(server, **given) as feed:
+            for batch in feed:
+                if shape == "segments":
+                    fresh = batch.valid & (batch.sequence == 0)
+                    batch.save_state("sum", batch.state("sum"))
+                    values = batch.sequences["x"][fresh][:, 0]
+                elif shape == "pack":
+                    first = batch["positions"][batch["segment_ids"] > 0] == 0
+                    values = batch["x"][batch["segment_ids"] > 0][first]
+                else:
+                    values = batch["x"][:, 0]
+                seen.extend(values.astype(int).tolist())
+
+    with hs.run(pipeline, workers=2, partitions=2) as server, ThreadPoolExecutor(3) as pool:
+        trainers = [pool.submit(train, server, rank) for rank in range(world)]
+        with produce(server) as out, produce(server, "other") as other:
+            for number in range(1, total + 1):
+                steps = [float(number)] * chance.randrange(1, 6)
+                if number % 5 == 0:
+                    out.append({"x": steps, "key": str(number)})
+                else:
+                    sequence = (out, other)[number % 2].open(str(number), {"key": str(number)})
+                    sequence.extend({"x": steps})
+                    sequence.end()
+                if number == total // 2:
+                    kill_worker(server, chance.randrange(2))
+            other.flush()
+            out.close_log()
+        for trainer in trainers:
+            trainer.result(PATIENCE_S)
+    left_out = 2 * 2 * world if ranks else 0  # of the last round of each partition
+    counts = Counter(one for one in seen if one)
+    assert set(counts.values()) == {1}
+    assert total - left_out <= len(counts) <= total
