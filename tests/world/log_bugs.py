@@ -209,6 +209,8 @@ def planted(name: str) -> Iterator[None]:
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
+    "a file that came back after a crash stays": 137,
+    "a full log starves its feeds": 12,
     "a table begins amid a group": 165,
     "an owner that dies forgets which process is newer": 54,
     "snapshots hold nothing": 40,
