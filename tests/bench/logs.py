@@ -1,4 +1,4 @@
-"""What a log costs: processor time of an item and a record, memory of idle keys, and a restart.
+"""The costs of a log: processor time of an item and a record, memory of idle keys, and a restart.
 
 python -m tests.bench.logs [KEYS] [--durability process]
 

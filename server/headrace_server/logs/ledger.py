@@ -61,7 +61,7 @@ _LOOKS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What one partition of a log allows; bytes count as on the disk."""
+    """The limits of one partition of a log; bytes count as on the disk."""
 
     window: int = 1 << 20  # bytes that a producer may send before the first of them is durable
     most_producers: int = 10_000

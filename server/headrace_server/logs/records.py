@@ -24,7 +24,7 @@ RECORD = struct.Struct("<HIBBIIIqqqqd")
 
 
 class Kind:
-    """What a record says."""
+    """The content of a record."""
 
     OPENED = 0  # a sequence begins; data: its context, then the columns of its first steps, if any
     STEPS = 1  # data: the columns of further steps, if any

@@ -31,7 +31,7 @@ class Item(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a producer is told of durable items.  Each answer has all, so any may be lost."""
+    """An answer to a producer about its durable items.  Each answer has all, so any may be lost."""
 
     stored: int  # number of the last durable item of this name
     refused: tuple[tuple[int, str], ...]  # numbers and reasons, until the producer has heard them

@@ -203,7 +203,7 @@ def places_of_starts(batch: Spans) -> np.ndarray:
 
 
 class Gathered:
-    """What the batches of one step have of their examples, gathered together.
+    """The numbers of the examples of all batches of one step, gathered together.
 
     Several are whole batches, with a segment in each row.  In the block of a rank the places
     without an example are zero, and their strings are empty.

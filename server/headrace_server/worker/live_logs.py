@@ -161,7 +161,7 @@ class LiveLog:
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """What a feed has read of a partition and not released: ends, and the sequences of these."""
+    """Ends that a feed has read of a partition and not released, and their sequences."""
 
     of: LiveLog
     feed: str
