@@ -19,10 +19,10 @@ from tests.bench import opcodes
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.
 REACHED = {
     "W1": (4480, 137, 2490, 76),
-    "W2": (6650, 157, 2540, 77),
-    "W4 arrival 0": (7010, 201, 4620, 143),
-    "W4 arrival 1": (6620, 185, 4115, 127),
-    "W4 lanes 2": (6090, 165, 3990, 121),
+    "W2": (7300, 170, 2560, 77),
+    "W4 arrival 0": (7640, 224, 4600, 143),
+    "W4 arrival 1": (6520, 176, 4740, 148),
+    "W4 lanes 2": (6090, 165, 4190, 126),
     "W4 lanes 8": (4600, 123, 3320, 100),
 }
 #: Which messages share a wake of the owner differs a little between runs.
