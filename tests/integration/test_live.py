@@ -60,6 +60,15 @@ def push(out: headrace.Producer, key: str, steps: int) -> None:
     sequence.end()
 
 
+def pushed(out: headrace.Producer, life: int, count: int) -> dict[str, int]:
+    """Push sequences of five steps; return these, which are durable."""
+    keys = [f"{life}-{number}" for number in range(count)]
+    for key in keys:
+        push(out, key, 5)
+    out.flush()
+    return dict.fromkeys(keys, 5)
+
+
 class Trained:
     """The steps that trainers have committed, by sequence, and whether their states were right."""
 
@@ -109,10 +118,7 @@ def test_deaths_of_workers_lose_nothing_that_is_durable(workers: int):
         with produce(server) as out, connect(server) as feed:
             batches = iter(feed)
             for life in range(3):
-                for number in range(12):
-                    push(out, f"{life}-{number}", 5)
-                    durable[f"{life}-{number}"] = 5
-                out.flush()
+                durable |= pushed(out, life, 12)
                 for _ in range(4):
                     trained.train(next(batches))
                 for worker in range(workers):
@@ -184,10 +190,7 @@ def test_a_server_that_is_killed_goes_on_from_its_state_directory(tmp_path: Path
         feed = stack.enter_context(headrace.connect(address, timeout=PATIENCE_S))
         batches = iter(feed)
         for life in range(3):
-            for number in range(8):
-                push(out, f"{life}-{number}", 5)
-                durable[f"{life}-{number}"] = 5
-            out.flush()
+            durable |= pushed(out, life, 8)
             open_ = out.open(f"open-{life}", {"key": f"open-{life}"})
             open_.append({"x": 0.0})
             for _ in range(3):

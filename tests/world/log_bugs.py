@@ -15,7 +15,7 @@ from . import logs
 
 #: Number of worlds in which a bug is looked for.
 MOST = 300
-#: What is wrong: module, line, what takes its place, and the first world to look at.
+#: Each bug by name: its module, the line it changes, the line in its place, and its first world.
 BUGS: dict[str, tuple[ModuleType, str, str]] = {
     "acknowledged before it is durable": (
         ledger,

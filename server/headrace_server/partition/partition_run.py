@@ -94,7 +94,7 @@ class Run(ABC):
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
     #: Returns why these can not be the states of a batch; "" if they can.
     judge: Callable[[Batch, Payload | None], str] = staticmethod(lambda batch, payload: "")
-    #: Of a feed over a log, the positions that a later life reads from, as last stored.
+    #: Positions from which a later life reads a log, as last stored; empty for other sources.
     needs: Sequence[Plain] = ()
 
     def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:

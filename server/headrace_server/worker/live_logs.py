@@ -45,7 +45,7 @@ from ..process.config import FeedConfig, RunConfig
 from ..reading.source import Ended, LogFeed
 from ..watch.statuses import added
 
-#: What a producer may send before the first of it is durable: any item fits it.
+#: Bytes that a producer may send before the first of them is durable: any item fits in.
 _WINDOW = MAX_ITEM_BYTES + (1 << 20)
 #: Time after which the name of a silent producer without open sequences is forgotten.
 _FORGET_S = 7 * 86400.0

@@ -30,8 +30,8 @@ LEAST: dict[str, Any] = {
     "num_unroll": 2,
     "batch_size": 3,
 }
-#: What differs from a sound example in a bad one, the error and its reason; tests/unit/refusals
-#: has all rules.
+#: Columns by which a bad example differs from a sound one, the error and its reason; all rules are
+#: in tests/unit/refusals.
 SOUND = {"steps": 4, "others": 4, "n": 4}
 RULES: dict[str, tuple[dict[str, Any], str, str]] = {
     "unequal lengths": (

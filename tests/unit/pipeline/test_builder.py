@@ -140,7 +140,7 @@ def test_enqueue_many_is_unbatch_before_the_sampler():
         assert many == getattr(source.unbatch(), name)(*arguments, seed=3)
 
 
-# What follows from a declaration
+# Shapes and schemas that follow from a declaration
 
 
 def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_in():
