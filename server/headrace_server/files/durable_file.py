@@ -97,15 +97,25 @@ def usable(argument: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 def write_durably(file: Path, text: str) -> None:
     """Replace a small file so that after a power cut either the old or the new one is there."""
+    write_whole(file, text, synced=True)
+
+
+def write_whole(file: Path, text: str, *, synced: bool) -> None:
+    """Replace a small file so that either the old or the new one is there after a crash.
+
+    Without ``synced`` that holds for a crash of the process, and not for a power cut.
+    """
     part = file.with_name(file.name + ".part")
     with writing(file, len(text)):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(part, flags, 0o666), "w") as written:
             written.write(text)
             written.flush()
-            os.fsync(written.fileno())
+            if synced:
+                os.fsync(written.fileno())
         os.replace(part, file)
-        sync_directory(file.parent)
+        if synced:
+            sync_directory(file.parent)
 
 
 def read_json(file: Path, parse: Callable[[Any], T], remedy: str = "") -> T | None:

@@ -32,7 +32,7 @@ from headrace_proto.errors import DataError, ServerError
 from headrace_proto.log_messages import MAX_ITEM_BYTES
 from headrace_proto.schema import Field, schema_to_wire
 
-from ..files.durable_file import read_json, write_durably, writing
+from ..files.durable_file import read_json, write_durably, write_whole
 from ..journal.journal import WORKER
 from ..journal.snapshots import PART
 from ..logs.ledger import Ledger, LogOptions
@@ -82,9 +82,8 @@ class LiveLog:
 
     def open(self, feeds: Iterable[FeedConfig], there: Callable[[str], bool]) -> None:
         """Go on as an earlier life left it.  ``there``: whether a view is of a snapshot that is."""
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # a crash, and then all that is there is read
+        # Without the file, as after a power cut, all that is there is read.
+        with contextlib.suppress(OSError, ValueError):
             self._saved = dict(json.loads(self._views_file.read_text()))
         views = {name: seen for name, seen in self._saved.items() if there(name)}
         for feed in feeds:  # one that was taken back reads by another view
@@ -133,16 +132,13 @@ class LiveLog:
             seen = self.ledger.views[self.readings[feed].view].seen
             floors = self.ledger.pending(seen)
             self.ledger.attach(f"{_HOLD}{feed}/{snapshot}", seen, floors, reads=False)
-            self._save_views()
+            self._save_views(synced=True)  # else the next life would not hold it after a power cut
 
-    def _save_views(self) -> None:
+    def _save_views(self, synced: bool = False) -> None:
         """Replace the file of the views.  One that is older only has a feed read more again."""
         seen = {name: view.seen for name, view in self.ledger.views.items()}
         if seen != self._saved:
-            new = self._views_file.with_suffix(".new")
-            with writing(new):
-                new.write_text(json.dumps(seen))
-                os.replace(new, self._views_file)
+            write_whole(self._views_file, json.dumps(seen), synced=synced)
             self._saved = seen
 
     def status(self, feed: str) -> dict[str, Plain]:
