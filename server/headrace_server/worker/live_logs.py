@@ -260,11 +260,11 @@ class LiveLogs:
                 )
         directory, durability = self._config.journals
         home, opened = Path(directory, "logs", name), dict[tuple[str, int], LiveLog]()
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         fields = {key: feature.field for key, feature in (source.features or {}).items()}
         made = {"partitions": config.partitions, "columns": schema_to_wire(fields)}
-        _check_same(home / _LOG, made)
         for partition in self._config.partitions_of(config, self._worker):
+            (home / str(partition)).mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_same(home / str(partition) / _LOG, made)  # that no other worker writes
             log = LiveLog(self, home / str(partition), source, durability, self._wake_fd)
             log.open(readers, self._is_there)
             opened[name, partition] = log
@@ -310,7 +310,7 @@ def _check_same(file: Path, content: dict[str, Plain]) -> None:
     elif known != content:
         changed = [key for key in content if known.get(key) != content[key]]
         raise ServerError(
-            f"log {file.parent.name!r} has other {' and '.join(changed)} than the pipeline: "
+            f"log {file.parent.parent.name!r} has other {' and '.join(changed)} than the pipeline: "
             f"{ {key: known.get(key) for key in changed} } and not "
             f"{ {key: content[key] for key in changed} }.  Serve it as it was, or take another name"
         )
