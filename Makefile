@@ -147,7 +147,7 @@ soak: $(READY)
 trials: $(READY)
 	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
 
-# The figures of Scaling in docs/benchmarks.md.
+# The figures of Scaling in docs/measurements.md.
 scale: $(READY)
 	$(BIN)/python -m tests.trials workers servers owners sequences lanes
 
