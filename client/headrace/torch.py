@@ -8,6 +8,9 @@
 Training loops of other libraries accept the dataset: it works in ``DataLoader(batch_size=None)``,
 ``StatefulDataLoader``, Accelerate, ``headrace.lightning`` and ``headrace.transformers``.
 
+    for batch in broadcast(feed, group)      the same batches for all processes of a group, of which
+                                             one has the feed
+
 A kept state is the tensor that was saved, detached: later writes to that tensor change it.
 """
 
@@ -15,13 +18,15 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace_proto.dtypes import numpy_dtype
 from headrace_proto.errors import HeadraceError
+from headrace_proto.segment_layout import SegmentLayout
 from headrace_proto.token import Token
 
 try:
@@ -31,11 +36,15 @@ try:
 except ImportError as error:
     raise ImportError('framework="torch" needs PyTorch: pip install torch') from error
 
+from .batches.batch import BatchInHand
+from .batches.lane_states import LaneStates, continued
+from .batches.segments import SegmentBatch
 from .connecting import connect
+from .connection.state_block import unknown_state
 from .feed import Feed
 from .framework import Framework
 
-__all__ = ["FeedDataset", "Torch"]
+__all__ = ["FeedDataset", "Torch", "broadcast"]
 
 #: Types that numpy knows only by ml_dtypes: their bits are passed and reinterpreted.
 _VIEWED = {
@@ -251,3 +260,135 @@ def _processes() -> int:
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
     return 1
+
+
+# ── The same batches for all processes of a group
+#
+#     feed ─► the one that has it ── attributes, block ──► the others, on memory of their own
+
+
+def broadcast(feed: Feed | FeedDataset | None, group: Any = None) -> Iterator[Any]:
+    """Return the batches of one loop over a feed, for all processes of a group.
+
+    One process gives its feed, the others None.  All of them call it and go on in step; each gets
+    the same batches, and the end or the error of the feed.  Commits and saves count in the process
+    that has the feed, and have no effect in the others.  Where states stay with the trainer, every
+    process has those that it saved itself.
+
+    ``group``: of ``torch.distributed``, with a backend for the CPU; None has all processes.
+    """
+    given = feed.feed if isinstance(feed, FeedDataset) else feed
+    if distributed.get_backend(group) == "nccl":
+        raise ValueError(
+            "broadcast: batches are in the memory of the host, and this group has nccl alone; give "
+            'one that is made with torch.distributed.new_group(ranks, backend="gloo")'
+        )
+    fault = ""
+    if given is not None and not isinstance(given, Feed):
+        fault = f"feed={feed!r:.120} is no feed: give one, a FeedDataset, or None"
+    elif given is not None and given._framework.name != "torch":
+        fault = f'{given!r} has arrays of {given._framework.name}: connect with framework="torch"'
+    told: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(told, (given is not None, fault), group)
+    leaders = [rank for rank, (leads, _) in enumerate(told) if leads]
+    if len(leaders) != 1:
+        raise ValueError(
+            "broadcast: one process of a group gives its feed and the others None; here "
+            f"{len(leaders)} of {len(told)} give one"
+        )
+    if fault := told[leaders[0]][1]:
+        raise ValueError(f"broadcast: {fault}")
+    leader = leaders[0] if group is None else distributed.get_global_rank(group, leaders[0])
+    return _followed(leader, group) if given is None else _led(given, leader, group)
+
+
+#: Attributes of a batch that belong to its process.
+_OWN = {"_block", "_cache", "_feed", "_framework", "_layout", "_saves", "_saving"}
+
+
+def _led(feed: Feed, leader: int, group: Any) -> Iterator[Any]:
+    """Yield batches, each of which the others of the group get before."""
+
+    def give(*header: Any) -> None:
+        distributed.broadcast_object_list([header], leader, group)
+
+    layout = feed._segments
+    give(layout and (layout.schema, feed._link.session.properties, layout.ranked))
+    batches = iter(feed)
+    while True:
+        try:
+            batch = next(batches, None)
+        except Exception as error:
+            give("error", error)
+            raise
+        if batch is None:
+            give("end")
+            return
+        same = {name: value for name, value in vars(batch).items() if name not in _OWN}
+        give(type(batch), same, batch.nbytes)
+        distributed.broadcast(torch.from_numpy(batch._block), leader, group)
+        yield batch
+
+
+def _followed(leader: int, group: Any) -> Iterator[Any]:
+    """Yield the batches that the leader of the group has."""
+
+    def heard() -> Any:
+        header: list[Any] = [None]
+        distributed.broadcast_object_list(header, leader, group)
+        return header[0]
+
+    (layout,) = heard()
+    follower = _Follower(layout)
+    while True:
+        kind, *more = heard()
+        if kind == "end":
+            return
+        if kind == "error":
+            raise more[0]
+        same, nbytes = more
+        block = torch.empty(nbytes, dtype=torch.uint8)
+        distributed.broadcast(block, leader, group)
+        yield follower.batch(kind, same, block.numpy())
+
+
+class _Follower:
+    """Takes the place of the feed, and of its states, for batches that another process has."""
+
+    def __init__(self, layout: Any) -> None:
+        """``layout``: schema, properties and ``ranked`` of a feed of segments; else None."""
+        self._layout: Any = None
+        if layout is not None:
+            schema, properties, ranked = layout
+            self._layout = SegmentLayout(schema, properties)
+            self._layout.ranked = ranked
+        self._framework = Torch()
+        self._lanes: dict[int, LaneStates] = {}  # by partition, where states stay with the trainer
+        self._saved: dict[str, Any] = {}  # of the batch in hand
+
+    def batch(self, kind: type[BatchInHand], same: Mapping[str, Any], block: np.ndarray) -> Any:
+        """Return a batch with these attributes."""
+        batch: Any = object.__new__(kind)
+        batch.__dict__.update(same, _block=block, _cache={}, _framework=self._framework)
+        batch._layout, batch._feed, self._saved = self._layout, weakref.ref(self), {}
+        if self._layout is not None and self._layout.states:
+            batch._saving = self
+            if self._layout.kept:
+                lanes, starts = batch.array("@lane"), batch.array("@starts")
+                before = self._lanes.get(batch.partition)
+                batch._cache.update(continued(batch, lanes, starts, before))
+        return batch
+
+    def commit(self, batch: Any) -> None:
+        """Do nothing: the process with the feed commits."""
+
+    def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> None:
+        """Keep states where they stay with the trainer; else the process with the feed saves."""
+        states = self._layout.states
+        for name, value in values.items():
+            if name not in states:
+                raise unknown_state(name, states)
+            self._saved[name] = torch.as_tensor(value).detach()
+        if self._layout.kept and len(self._saved) == len(states):
+            lanes, goes_on = batch.array("@lane"), batch._goes_on()
+            self._lanes[batch.partition] = LaneStates(batch.token, lanes, goes_on, self._saved)

@@ -123,6 +123,7 @@ PARTS: dict[str, list[Entry]] = {
     ),
     "torch": [
         ("headrace.torch:FeedDataset", "headrace.torch.FeedDataset", "dataset", ()),
+        *_functions("headrace.torch:", "headrace.torch.", ("broadcast",)),
     ],
     "jax": _functions("headrace.jax:", "headrace.jax.", ("global_arrays", "local_rows")),
     "lightning": _functions("headrace.lightning:", "headrace.lightning.", ("FeedDataModule",)),

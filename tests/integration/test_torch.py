@@ -6,6 +6,8 @@ a run that nobody killed.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import json
 import pickle
@@ -16,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace
 import headrace_server as hs
 from tests.nursery import warm_run
+from tests.patience import TRAINING_PATIENCE_S
 
 from .processes import Process
 from .serving import dataset_of, serving
@@ -254,3 +258,78 @@ def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends():
     rounds = max(event["step"] for event in last) + 1
     assert len(last) == 2 * rounds, "both ranks have all rounds of the last attempt"
     assert len({row for event in last for row in event["rows"]}) == 8 * rounds
+
+
+def test_a_group_in_which_not_one_has_a_feed_says_so(tmp_path, torch):
+    from headrace.torch import broadcast
+
+    meeting = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="and the others None; here 0 of 1 give one"):
+            broadcast(None)
+        with pytest.raises(ValueError, match="feed='rows' is no feed: give one, a FeedDataset"):
+            broadcast("rows")
+        with hs.run(hs.from_examples([{"i": 1}]).batch(1)) as server:
+            feed = headrace.connect(server.address)
+            with feed, pytest.raises(ValueError, match="arrays of numpy: connect with framework="):
+                broadcast(feed)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def odd(row: Any) -> Any:
+    if row["i"] == 9:
+        raise ValueError("row 9 is odd")
+    return row
+
+
+@pytest.mark.usefixtures("torch")
+def test_all_processes_of_a_group_get_the_batches_of_one(tmp_path):
+    """Ragged rows and strings; states at the server, and at each process; an error of the feed."""
+    x = hs.sequence("float32")
+    rows = [{"i": k, "x": np.arange(k % 5, dtype="f4"), "s": f"row {k}"} for k in range(22)]
+    declared = {"i": hs.scalar("int64"), "x": x, "s": hs.scalar("bytes")}
+    source = hs.from_examples(rows, declared)
+    long = [{"key": b"%d" % k, "x": np.full(2 + k % 7, k, "f4")} for k in range(20)]
+    segments = functools.partial(
+        hs.from_examples(long).batch_sequences_with_states,
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"sum": hs.zeros(())},
+        num_unroll=3,
+        batch_size=4,
+        allow_small_batch=True,
+    )
+    feeds = {
+        "rows": source.batch(4, ragged=True, allow_smaller_final_batch=True),
+        "arrival": segments(),
+        "lanes": segments(order="lanes", state_placement="trainer"),
+        "odd": source.map(odd).batch(4, ragged=True),
+    }
+    script = [str(Path(__file__).with_name("torch_group.py"))]
+    imports = ["torch.distributed", "headrace.torch"]
+    with hs.run(feeds) as server, contextlib.ExitStack() as stack:
+        command = [*script, server.address, str(tmp_path / "meeting")]
+        first, second = (
+            stack.enter_context(Process(*command, rank, "2", *feeds, imports=imports))
+            for rank in "01"
+        )
+        for each in (first, second):
+            assert each.finish(TRAINING_PATIENCE_S) == 0, each.output()
+    assert second.events == first.events
+    events = {name: [one for one in first.events if one["feed"] == name] for name in feeds}
+    shown = [event["shown"] for event in events["rows"][:-1]]
+    assert [i for i, *_ in shown] == [[*range(k, min(k + 4, 22))] for k in range(0, 22, 4)]
+    texts = [f"row {k}" for k in range(4, 8)]
+    assert shown[1][1:] == [[0, 1, 2, 3, 0, 0, 1], [0, 4, 4, 5, 7], texts]
+    for name in ("arrival", "lanes"):
+        batches = [event["shown"] for event in events[name][:-1]]
+        assert sum(sum(last) for _, _, last in batches) == 20, "each sequence ends once"
+        for keys, states, _ in batches:
+            parts = [key.replace("_of_", ":").split(":") for key in keys]
+            assert states == [3 * int(number) * int(k) for number, _, k in parts]
+    assert [events[name][-1]["event"] for name in feeds] == ["end", "end", "end", "error"]
+    error = events["odd"][-1]
+    assert error["kind"] == "DataError" and "row 9 is odd" in error["text"]
