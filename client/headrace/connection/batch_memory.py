@@ -38,6 +38,9 @@ from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..machine.trainer import Held
 
+#: A slab is mapped as long as it may grow, and only pages that the trainer writes take memory of its
+#: own: so none is reserved (MAP_NORESERVE, which the module mmap does not name in all versions).
+_UNSHARED = mmap.MAP_PRIVATE | 0x4000
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
 _PRESENT, _SWAPPED, _OF_A_FILE = 0x80, 0x40, 0x20
@@ -190,7 +193,7 @@ class Attachment:
             fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 write = mmap.PROT_READ | mmap.PROT_WRITE
-                mapping = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=write)
+                mapping = mmap.mmap(fd, 0, flags=_UNSHARED, prot=write)
             finally:
                 os.close(fd)
         memory = np.frombuffer(mapping, np.uint8)

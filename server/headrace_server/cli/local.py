@@ -31,8 +31,7 @@ from ..reading.chunk import BadRecords
 from ..reading.source import StreamSource
 from ..reading.sources import open_reader
 
-_SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
-_SEGMENT_BYTES: Final = 1 << 24
+_SLAB_BYTES: Final = 1 << 34  # taken as it is needed
 #: Time between two looks at a source that had no example yet.
 _SOURCE_S: Final = 0.02
 
@@ -64,7 +63,7 @@ class LocalFeed:
         self.reader: StreamSource = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
-            self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
+            self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES)
             self.run = compose(self.reader, declaration, partition, partitions, self._slab, bad)
         except BaseException:
             self.__exit__()

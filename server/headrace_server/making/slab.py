@@ -1,8 +1,11 @@
-"""A worker's slab: segments of shared memory in which batches are assembled.
+"""A worker's slab: shared memory in which batches are assembled.
 
-The arena decides where a block lies; the slab creates, maps and removes the segments.  It allocates
-all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
-a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
+    slab-W-L-0    a file as long as the slab may be, of which the first pages are taken
+    slab-W-L-n    one block beyond that, and gone once it is free
+
+The arena decides where a block lies; the slab takes the pages of the file, some MiB at once, before
+anything is written to them: so a full /dev/shm is an error, and not a SIGBUS later.  Where there is
+no room it tries again when a block needs it.
 
 One thread allocates and lends.  Any thread may free what is not lent.  Freed blocks are *spare*:
 the next ones mostly have the size of the last of them, and take it as it is.  The arena gets all of
@@ -32,6 +35,8 @@ from .arena import PAGE, Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 
+#: Bytes that a slab takes from the system at once.
+_STEP = 16 * 1024**2
 #: Fraction of the slab in use above which it lends no block, since it would soon take it back …
 _LENDING_ENDS = 0.5
 #: … and above which trainers copy batches out instead of holding them.
@@ -64,17 +69,23 @@ def least_bytes(schema: Mapping[str, Field]) -> int:
 
 
 class Slab:
-    """Segments in a directory, named by the worker and its life."""
+    """The segments of one life of a worker, in a directory."""
 
     def __init__(
-        self, directory: Path, worker: int, life: int, slab_bytes: int, segment_bytes: int
+        self, directory: Path, worker: int, life: int, slab_bytes: int, step_bytes: int = _STEP
     ) -> None:
+        """``step_bytes``: by how much it grows at least, within ``slab_bytes``."""
         self._directory = directory
         self._worker = worker
         self._life = life
-        self._arena = Arena(slab_bytes, segment_bytes)
+        #: Maximum bytes of all blocks together, and so of one.
+        self.budget_bytes = slab_bytes // PAGE * PAGE
+        self._step_bytes = _whole_pages(step_bytes)
+        self._arena = Arena()
         self._lock = threading.Lock()  # of the arena
-        self._memory: dict[int, np.ndarray] = {}
+        self._memory: dict[int, np.ndarray] = {}  # by segment
+        self._last_segment = 0
+        self._beyond_bytes = 0  # of blocks beyond the slab
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         #: By id, the last one freed at the end: blocks that are free, though the arena does not
@@ -82,7 +93,7 @@ class Slab:
         self._spare: dict[int, Block] = {}
         self._spare_bytes = 0
         self._largest = 0  # bytes of the largest block so far
-        self._short = False  # whether the file system had no room for a new segment
+        self._short = False  # whether the file system had no room for more
         self._logged_full = self._logged_beyond = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
@@ -91,23 +102,20 @@ class Slab:
         """Whether trainers must copy batches, since there could be no room for the next one."""
         if self._short or self.used_bytes > _CROWDED * self.budget_bytes:
             return True
-        if self._arena.budget_bytes - self._arena.reserved_bytes >= self._largest + PAGE:
+        rest = self.budget_bytes - self._arena.size
+        if rest >= self._largest:
             return False
         with self._lock:
-            if self._arena.admits(self._largest):
+            if self._arena.lacks(self._largest) <= rest:
                 return False
             self._free_spare()
-            return not self._arena.admits(self._largest)
-
-    @property
-    def budget_bytes(self) -> int:
-        """Maximum bytes of all blocks together, and so of one."""
-        return self._arena.budget_bytes
+            return self._arena.lacks(self._largest) > rest
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all blocks that are not lent."""
-        return self._arena.used_bytes - self._lent_bytes - self._spare_bytes
+        taken = self._arena.used_bytes + self._beyond_bytes
+        return taken - self._lent_bytes - self._spare_bytes
 
     def name_in_messages(self, block: Block) -> bytes:
         """Return the name of a block's segment, as messages have it."""
@@ -128,21 +136,83 @@ class Slab:
                     self._spare_bytes -= spare.nbytes
                     return spare
                 self._spare[number] = spare
-        block = self._allocated(nbytes)
+        size = _whole_pages(nbytes)
+        if size > self.budget_bytes:
+            raise LimitExceeded(
+                f"a block of {nbytes} bytes does not fit into a slab of {self.budget_bytes} bytes; "
+                f"raise slab_bytes to {size} or more, or make batches smaller"
+            )
+        self._largest = max(self._largest, size)
+        block = self._allocated(size)
         if block is None and self._lent:
             for lent in list(self._lent.values()):
                 self.give_back(lent)
-            block = self._allocated(nbytes)
-        if block is None and beyond:
-            block = self._allocated(nbytes, beyond)
-            if block is not None and not self._logged_beyond:
-                self._logged_beyond = True
-                logger.warning(
-                    "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
-                    "need it before they can free another; set slab_bytes to %d or more",
-                    nbytes, self.budget_bytes, self._arena.used_bytes,
-                )  # fmt: skip
-        return block
+            block = self._allocated(size)
+        return self._block_beyond(size) if block is None and beyond else block
+
+    def _allocated(self, size: int) -> Block | None:
+        with self._lock:
+            self._free_spare()
+            lacking, rest = self._arena.lacks(size), self.budget_bytes - self._arena.size
+            if lacking <= rest and self._grows(lacking, min(max(lacking, self._step_bytes), rest)):
+                return self._arena.allocate(size)
+        return None
+
+    def _grows(self, lacking: int, step: int) -> bool:
+        """Take ``step`` more bytes from the system if some are lacking; return whether it did."""
+        if not lacking:
+            return True
+        try:
+            if not self._memory:
+                self._create(0, self.budget_bytes)
+            self._take(0, self._arena.size, step)
+            self._short = False
+        except OSError as error:
+            if not self._arena.size:
+                self._remove(0)
+            if error.errno not in FULL:
+                raise
+            if lacking < step:
+                return self._grows(lacking, lacking)
+            self._short = True
+            self._complain(lacking)
+            return False
+        self._arena.grow(step)
+        return True
+
+    def _complain(self, lacking: int) -> None:
+        """Log that the system has no room; raise LimitExceeded where no block could be freed."""
+        remedy = f"no room for {lacking} more bytes in {self._directory}: " + room(
+            self._directory,
+            "make it larger (in a container: --shm-size), or set slab_bytes lower",
+        )
+        if not self._arena.used_bytes:
+            raise LimitExceeded(remedy) from None
+        if not self._logged_full:
+            self._logged_full = True
+            logger.warning("%s. Until then work waits for blocks that are freed", remedy)
+
+    def _block_beyond(self, size: int) -> Block | None:
+        """Return a block that has a segment of its own; None where the system has no room."""
+        number = self._last_segment + 1
+        try:
+            self._create(number, size)
+            self._take(number, 0, size)
+        except OSError as error:
+            self._remove(number)
+            if error.errno not in FULL:
+                raise
+            return None
+        self._last_segment = number
+        self._beyond_bytes += size
+        if not self._logged_beyond:
+            self._logged_beyond = True
+            logger.warning(
+                "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
+                "need it before they can free another; set slab_bytes to %d or more",
+                size, self.budget_bytes, self._arena.used_bytes + self._beyond_bytes,
+            )  # fmt: skip
+        return Block(number, 0, size)
 
     def lend(self, nbytes: int) -> Block | None:
         """Return a block that the slab takes back if it needs the room; None if little is free."""
@@ -150,14 +220,10 @@ class Slab:
             return None
         with self._lock:
             self._free_spare()
-            block = self._arena.allocate(nbytes, grow=False)
-        if block is None:
-            return None
-        self._lent[id(block)] = block
-        self._lent_bytes += block.nbytes
-        if block.segment not in self._memory:
-            self.give_back(block)
-            return None
+            block = self._arena.allocate(_whole_pages(nbytes))
+        if block is not None:
+            self._lent[id(block)] = block
+            self._lent_bytes += block.nbytes
         return block
 
     def lends(self, block: Block) -> bool:
@@ -176,36 +242,6 @@ class Slab:
         if self.use(block):
             self.free(block)
 
-    def _allocated(self, nbytes: int, beyond: bool = False) -> Block | None:
-        with self._lock:
-            self._free_spare()
-            block = self._arena.allocate(nbytes, beyond=beyond)
-        while self._arena.retired:
-            self._remove(self._arena.retired.pop(0))
-        self._largest = max(self._largest, nbytes)
-        if block is None or block.segment in self._memory:
-            return block
-        size = self._arena.size_of(block.segment)
-        try:
-            self._create(block.segment, size)
-            self._short = False
-        except OSError as error:
-            self._arena.free(block)
-            if error.errno not in FULL:
-                raise
-            self._short = True
-            remedy = f"no room for a segment of {size} bytes in {self._directory}: " + room(
-                self._directory,
-                "make it larger (in a container: --shm-size), or set slab_bytes lower",
-            )
-            if not self._arena.used_bytes:
-                raise LimitExceeded(remedy) from None
-            if not self._logged_full:
-                self._logged_full = True
-                logger.warning("%s. Until then work waits for blocks that are freed", remedy)
-            return None
-        return block
-
     def memory(self, block: Block) -> np.ndarray:
         """Return the memory of a block, writable."""
         return self._memory[block.segment][block.offset : block.offset + block.nbytes]
@@ -218,24 +254,38 @@ class Slab:
             self._spare_bytes += block.nbytes
 
     def _free_spare(self) -> None:
-        """Have the arena know which blocks are free."""
+        """Have the arena know which blocks are free, and remove those beyond it."""
         while self._spare:
-            self._arena.free(self._spare.popitem()[1])
+            block = self._spare.popitem()[1]
+            if block.segment:
+                self._beyond_bytes -= block.nbytes
+                self._remove(block.segment)
+                self.removed.append(segment_name(self._worker, self._life, block.segment))
+            else:
+                self._arena.free(block)
         self._spare_bytes = 0
 
+    # Files
+
+    def _path(self, number: int) -> Path:
+        return self._directory / segment_name(self._worker, self._life, number)
+
     def _create(self, number: int, size: int) -> None:
-        path = self._directory / segment_name(self._worker, self._life, number)
-        with opened(path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
-            try:
-                os.posix_fallocate(fd, 0, size)
-                self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
-            except OSError:
-                path.unlink()
-                raise
+        """Make and map the file of a segment, which has no pages yet."""
+        with opened(self._path(number), os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
+            os.ftruncate(fd, size)
+            self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
+
+    def _take(self, number: int, offset: int, nbytes: int) -> None:
+        """Have the system give the file these pages."""
+        with opened(self._path(number), os.O_RDWR) as fd:
+            os.posix_fallocate(fd, offset, nbytes)
 
     def _remove(self, number: int) -> None:
-        if self._memory.pop(number, None) is None:  # it could not be created
-            return
-        self.removed.append(segment_name(self._worker, self._life, number))
+        self._memory.pop(number, None)
         with contextlib.suppress(FileNotFoundError):
-            (self._directory / segment_name(self._worker, self._life, number)).unlink()
+            self._path(number).unlink()
+
+
+def _whole_pages(nbytes: int) -> int:
+    return max(1, -(-nbytes // PAGE)) * PAGE

@@ -86,7 +86,6 @@ class RunConfig(Limits):
     taken: tuple[str, ...] = ()  # … without these, HOST:PORT, which this server has itself
     lease_ttl_s: float = RunSettings.lease_ttl_s
     slab_bytes: int = 1024**3  # per worker
-    segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes ahead of a feed without a capacity …
     max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
     index_directory: str | None = None

@@ -137,7 +137,7 @@ class RunSettings(Limits):
     )
     share: tuple[int, int] | str = _option("share", WHOLE, absent="0/1, all")
     slab_bytes: int | None = _integer(
-        least=4096, most=2**50, absent="its part of 80 % of the free shared memory, at most 1 GiB"
+        least=4096, most=2**46, absent="its part of 80 % of the free shared memory, at most 1 GiB"
     )
     state_dir: str | os.PathLike[str] | None = _path(absent="memory only")
     durability: str | None = _text(

@@ -115,13 +115,7 @@ class Partitions:
         config, self._worker = begun.config, begun.worker
         self._begun, self._config, self._diary = begun, config, begun.diary
         self.feeds, self.stores = feeds, stores
-        slab = Slab(
-            Path(config.directory),
-            begun.worker,
-            begun.number,
-            config.slab_bytes,
-            config.segment_bytes,
-        )
+        slab = Slab(Path(config.directory), begun.worker, begun.number, config.slab_bytes)
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, self._freed)

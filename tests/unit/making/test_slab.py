@@ -22,27 +22,29 @@ from tests.shortage import small_disk
 PAGE = 4096
 
 
-def slab(directory: Path, pages: int = 16, segment_pages: int = 4) -> Slab:
-    return Slab(directory, 3, 7, pages * PAGE, segment_pages * PAGE)
+def slab(directory: Path, pages: int = 16, step_pages: int = 4) -> Slab:
+    return Slab(directory, 3, 7, pages * PAGE, step_pages * PAGE)
 
 
-def sizes(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in directory.iterdir()}
+def taken(directory: Path) -> dict[str, int]:
+    """Return the pages that each file has."""
+    return {path.name: path.stat().st_blocks * 512 // PAGE for path in directory.iterdir()}
 
 
-def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_taken(tmp_path):
+def test_a_slab_is_a_private_file_of_the_workers_name_that_takes_pages_as_it_grows(tmp_path):
     s = slab(tmp_path)
-    assert sizes(tmp_path) == {}
+    assert taken(tmp_path) == {}
     block = s.allocate(100)
     assert (
         block is not None
         and s.name_in_messages(block).decode() == segment_name(3, 7, 0) == "slab-3-7-0"
     )
-    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE}
+    assert taken(tmp_path) == {"slab-3-7-0": 4}
     status = (tmp_path / "slab-3-7-0").stat()
-    assert status.st_mode & 0o777 == 0o600
-    assert status.st_blocks * 512 == 4 * PAGE
+    assert (status.st_mode & 0o777, status.st_size) == (0o600, 16 * PAGE)
     assert (s.used_bytes, s.used_bytes / s.budget_bytes) == (PAGE, 1 / 16)
+    assert s.allocate(5 * PAGE) is not None
+    assert taken(tmp_path) == {"slab-3-7-0": 8}
 
 
 def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
@@ -57,7 +59,6 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
         assert set(seen[block.offset : block.offset + PAGE].tolist()) == {i + 1}
         with pytest.raises(ValueError, match="read-only"):
             seen[0] = 1
-    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 4 * PAGE}
 
 
 def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
@@ -67,7 +68,6 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
     assert blocks[2] is not None
     s.free(blocks[2])
     assert s.allocate(1) == blocks[2]
-    assert len(sizes(tmp_path)) == 1
 
 
 def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplog):
@@ -77,42 +77,30 @@ def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplo
     assert first is not None and block is not None
     assert "set slab_bytes to 24576 or more" in caplog.text
     s.memory(block)[:] = 7
-    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 2 * PAGE}
+    assert taken(tmp_path) == {"slab-3-7-0": 4, "slab-3-7-1": 2} and s.removed == []
     s.free(block)
     assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
-    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE} and s.used_bytes / s.budget_bytes == 1.0
+    assert taken(tmp_path) == {"slab-3-7-0": 4} and s.used_bytes / s.budget_bytes == 1.0
+    assert s.removed == ["slab-3-7-1"]
     s.free(first)
     assert s.allocate(4 * PAGE, beyond=True) == first
 
 
 def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(tmp_path):
-    s = slab(tmp_path, pages=10, segment_pages=8)
-    large = s.allocate(5 * PAGE)  # 3 pages are left beside it, and 2 in another segment
-    assert large is not None and s.used_bytes / s.budget_bytes == 0.5 and s.crowded
+    s = slab(tmp_path, pages=10, step_pages=8)
+    small, large = s.allocate(PAGE), s.allocate(5 * PAGE)
+    assert small is not None and large is not None and s.crowded
     s.free(large)
     assert not s.crowded
-    assert s.allocate(3 * PAGE) is not None and not s.crowded
+    assert s.allocate(4 * PAGE) is not None and not s.crowded  # 5 pages are left at the end
     assert s.allocate(PAGE) is not None and s.crowded
-
-
-def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path):
-    s = slab(tmp_path, pages=8)
-    small = [s.allocate(PAGE) for _ in range(8)]
-    for block in small:
-        assert block is not None
-        s.free(block)
-    large = s.allocate(7 * PAGE)
-    assert large is not None and s.name_in_messages(large).decode() == "slab-3-7-2"
-    assert s.removed == ["slab-3-7-1", "slab-3-7-0"]
-    assert sizes(tmp_path) == {"slab-3-7-2": 7 * PAGE}
-    s.memory(large)[:] = 1
 
 
 def test_a_block_larger_than_the_slab_names_the_option(tmp_path):
     s = slab(tmp_path)
     with pytest.raises(LimitExceeded, match="raise slab_bytes to 69632"):
         s.allocate(17 * PAGE)
-    assert sizes(tmp_path) == {} and s.used_bytes == 0
+    assert taken(tmp_path) == {} and s.used_bytes == 0
 
 
 @pytest.fixture
@@ -123,13 +111,14 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs):
-    s = slab(small_tmpfs, segment_pages=9)
+    s = slab(small_tmpfs, step_pages=9)
     for _ in range(2):  # the second finds the slab as the first did
         with pytest.raises(LimitExceeded) as caught:
-            s.allocate(1)
+            s.allocate(9 * PAGE)
         for word in (str(small_tmpfs), str(9 * PAGE), "--shm-size", "slab_bytes"):
             assert word in str(caught.value)
-        assert sizes(small_tmpfs) == {} and s.used_bytes == 0
+        assert taken(small_tmpfs) == {} and s.used_bytes == 0
+    assert s.allocate(8 * PAGE) is not None, "it takes what there is"
 
 
 def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(small_tmpfs, caplog):
@@ -138,42 +127,31 @@ def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(small_tmpf
     with caplog.at_level(logging.WARNING, "headrace.worker"):
         assert s.allocate(PAGE) is None
         assert s.allocate(PAGE) is None
+        assert s.allocate(PAGE, beyond=True) is None
     assert [("--shm-size" in r.message) for r in caplog.records] == [True]
-    assert s.used_bytes == 8 * PAGE and len(sizes(small_tmpfs)) == 2
+    assert s.used_bytes == 8 * PAGE and taken(small_tmpfs) == {"slab-3-7-0": 8}
     assert blocks[0] is not None and blocks[1] is not None
     s.free(blocks[1])
-    again = s.allocate(PAGE)
-    assert again is not None and s.name_in_messages(again).decode() == "slab-3-7-1"
+    assert s.allocate(PAGE) == Block(0, 4 * PAGE, PAGE)
 
 
 def test_room_that_came_back_is_used(small_tmpfs):
     s = slab(small_tmpfs)
-    (small_tmpfs / "other").write_bytes(bytes(3 * PAGE))
+    (small_tmpfs / "other").write_bytes(bytes(4 * PAGE))
     kept = s.allocate(4 * PAGE)
     assert kept is not None and s.allocate(PAGE) is None
     assert s.used_bytes / s.budget_bytes < 0.5 and s.crowded
     (small_tmpfs / "other").unlink()
     block = s.allocate(PAGE)
     assert not s.crowded
-    assert block is not None and s.name_in_messages(block).decode() == "slab-3-7-1"
+    assert block == Block(0, 4 * PAGE, PAGE)
     s.memory(block)[:] = 9
-    assert map_segment(small_tmpfs / "slab-3-7-1")[0] == 9
-
-
-def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small_tmpfs):
-    s = slab(small_tmpfs, pages=12, segment_pages=6)
-    kept = s.allocate(PAGE)
-    assert kept is not None and s.allocate(6 * PAGE) is None  # the second is not there
-    s.free(kept)
-    with pytest.raises(LimitExceeded, match="no room for a segment of 49152 bytes"):
-        s.allocate(12 * PAGE)
-    assert s.removed == ["slab-3-7-0"] and sizes(small_tmpfs) == {}
-    np.testing.assert_equal(s.used_bytes, 0)
+    assert map_segment(small_tmpfs / "slab-3-7-0")[4 * PAGE] == 9
 
 
 def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_it(tmp_path):
     s = slab(tmp_path, pages=4)
-    assert s.lend(PAGE) is None, "no segment is made for it"
+    assert s.lend(PAGE) is None, "no memory is taken for it"
     kept = s.allocate(PAGE)
     one, other = s.lend(PAGE), s.lend(1)
     assert kept is not None and one is not None and other is not None
