@@ -110,7 +110,7 @@ def test_what_can_not_be_written_names_its_file_the_room_and_the_remedy(full, wr
 
 
 def test_a_slab_that_does_not_fit_says_how_much_there_is(full):
-    with pytest.raises(LimitExceeded, match=r"no room for 4096 more bytes in .*: .* 0 bytes free: make"):
+    with pytest.raises(LimitExceeded, match=r"for 4096 more bytes in .*: .* 0 bytes free: make"):
         Slab(full, 0, 0, 1 << 20, 1 << 16).allocate(PAGE)
 
 

@@ -34,7 +34,7 @@ def opened(
     **options: Any,
 ) -> Any:
     source = Source(kind, tuple(map(str, paths)), features, options)
-    return opened_source(Source.from_plain(source.to_plain()), bad, cache)
+    return opened_source(source, bad, cache)
 
 
 def opened_source(

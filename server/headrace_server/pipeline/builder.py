@@ -182,8 +182,7 @@ class Pipeline:
     def _of(self, kind: str, *sources: Source, **options: Plain) -> Pipeline:
         """Return the pipeline with a source made of others."""
         paths = tuple(path for source in sources for path in source.paths)
-        options["sources"] = [source.to_plain() for source in sources]
-        return replace(self, _source=Source(kind, paths, None, options))
+        return replace(self, _source=Source(kind, paths, None, {**options, "sources": sources}))
 
     # Order
 

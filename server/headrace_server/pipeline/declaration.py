@@ -2,9 +2,8 @@
 
     Declaration = Source, Order, Stage…, Shape, Policy
 
-It can be printed, compared, hashed (``digest``) and sent to another process (``to_plain`` and
-``from_plain``: nested lists, maps, numbers and strings, which msgpack carries).  Nothing here
-opens a file or imports user code.
+It can be printed, compared, hashed (``digest`` of ``to_plain``: nested lists, maps, numbers and
+strings) and pickled for a process of the server.  Nothing here opens a file or imports user code.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Literal
 from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
-from .function_names import Sent, packed, resolve
+from .function_names import Sent, resolve
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
@@ -79,11 +78,6 @@ class Feature:
     def to_plain(self) -> Plain:
         return [self.kind, self.dtype, list(self.shape), self.default, self.has_default]
 
-    @classmethod
-    def from_plain(cls, plain: Plain) -> Feature:
-        kind, dtype, shape, default, has_default = plain
-        return cls(kind, dtype, tuple(shape), default, has_default)
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -97,8 +91,7 @@ class Source:
     @property
     def parts(self) -> tuple[Source, ...]:
         """The sources that it is made of: of ``cut`` one, of ``concat`` several, else none."""
-        listed = () if is_theirs(self.kind) else self.options.get("sources", ())
-        return tuple(Source.from_plain(plain) for plain in listed)
+        return () if is_theirs(self.kind) else tuple(self.options.get("sources", ()))
 
     @property
     def leaves(self) -> tuple[Source, ...]:
@@ -127,19 +120,13 @@ class Source:
         return " and ".join(dict.fromkeys(str(leaf.kind) for leaf in self.leaves))
 
     def to_plain(self) -> Plain:
-        features = self.features
+        features, parts = self.features, [part.to_plain() for part in self.parts]
         return {
             "kind": self.kind,
             "paths": list(self.paths),
             "features": features and [[name, f.to_plain()] for name, f in features.items()],
-            "options": dict(self.options),
+            "options": {**self.options, **({"sources": parts} if parts else {})},
         }
-
-    @classmethod
-    def from_plain(cls, plain: Plain) -> Source:
-        listed = plain["features"]
-        features = None if listed is None else {n: Feature.from_plain(f) for n, f in listed}
-        return cls(plain["kind"], tuple(plain["paths"]), features, plain["options"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,22 +213,6 @@ class Declaration:
             "shape": {"kind": self.shape.kind, **self.shape.options},
             "policy": asdict(self.policy),
         }
-
-    @classmethod
-    def from_plain(cls, plain: Plain) -> Declaration:
-        shape = dict(plain["shape"])
-        return cls(
-            Source.from_plain(plain["source"]),
-            ReadingOrder(**plain["order"]),
-            tuple(Stage(**stage) for stage in plain["stages"]),
-            Shape(shape.pop("kind"), shape),
-            Policy(**plain["policy"]),
-        )
-
-    def packed(self) -> Declaration:
-        """Return the pipeline with its functions as they are now.  TypeError names one that can not
-        be sent."""
-        return Declaration.from_plain(packed(self.to_plain()))
 
     @property
     def segmented(self) -> bool:

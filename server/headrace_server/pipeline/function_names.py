@@ -24,17 +24,13 @@ import pickle
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import ModuleType
 from typing import Any
-
-import msgpack
 
 from headrace_proto.errors import kind_of, near, rewording
 
 _PREFIX = "headrace_file_"
-#: The type of the msgpack extension of a function that is sent by value.
-_FUNCTION = 1
 #: The directories of this package and of Python's modules, and the names of those of packages.
 _HEADRACE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
@@ -112,31 +108,21 @@ class Sent:
         return self.function
 
 
-def from_extension(kind: int, data: bytes) -> Sent:
-    """Return the function that a msgpack extension in the private pipe of a worker is."""
-    if kind != _FUNCTION:
-        raise ValueError(f"there is no extension {kind}")
-    name, pickled, files = msgpack.unpackb(data)
-    return Sent(name, None, pickled, tuple(files))
+def packed(declared: Any) -> Any:
+    """Return a declaration, or a part of one, with all functions as bytes: they stay as they are.
 
-
-def to_extension(value: object) -> msgpack.ExtType:
-    """Return the msgpack extension of a function, for the pipe of a worker."""
-    if not isinstance(value, Sent):
-        raise TypeError(f"a configuration holds plain data, not {kind_of(value)}")
-    _, (name, _, data, files) = value.__reduce__()
-    return msgpack.ExtType(_FUNCTION, msgpack.packb([name, data, files]))
-
-
-def packed(plain: object) -> Any:
-    """Return plain data with all functions as bytes, so that they stay as they are now."""
-    if isinstance(plain, Sent):
-        return plain.packed()
-    if isinstance(plain, list | tuple):
-        return type(plain)(map(packed, plain))
-    if isinstance(plain, dict):
-        return {key: packed(value) for key, value in plain.items()}
-    return plain
+    TypeError names one that can not be sent.
+    """
+    if isinstance(declared, Sent):
+        return declared.packed()
+    if isinstance(declared, list | tuple):
+        return type(declared)(map(packed, declared))
+    if isinstance(declared, dict):
+        return {key: packed(value) for key, value in declared.items()}
+    if is_dataclass(declared):
+        parts = {one.name: packed(getattr(declared, one.name)) for one in fields(declared)}
+        return replace(declared, **parts)  # type: ignore[type-var]
+    return declared
 
 
 def name_of(fn: object, argument: str = "fn") -> str | Sent:

@@ -60,7 +60,7 @@ def mix(
         )
     parts = [one._as_part("a mix", f"sources[{name!r}]") for name, one in sources.items()]
     options: dict[str, Plain] = {
-        "sources": [part.to_plain() for part in parts],
+        "sources": parts,
         "names": names,
         "orders": [asdict(pipeline._order) for pipeline in sources.values()],
         "seed": seed,

@@ -1,6 +1,6 @@
 """A child process and its parent: how they exchange messages, and how they end.
 
-    parent ══ messages ══ child     the config (msgpack), then orders; reports: ready, dying, …
+    parent ══ messages ══ child     the config (pickled), then orders; reports: ready, dying, …
     child ─── output ───► parent    all that it or its user code prints; the last lines are kept
 
 Messages cross a pair of sockets, which is the lifeline: a thread of the child ends the child when
@@ -22,6 +22,7 @@ import errno
 import faulthandler
 import json
 import os
+import pickle
 import queue
 import select
 import signal
@@ -34,13 +35,10 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import ClassVar
 
-import msgpack
-
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 from ..pipeline.declaration import Plain
-from ..pipeline.function_names import from_extension
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
@@ -96,7 +94,7 @@ class Pipe:
         threading.Thread(target=self._watch, name="headrace-lifeline", daemon=True).start()
 
     def read_config(self) -> Plain:
-        return msgpack.unpackb(self._read(), strict_map_key=False, ext_hook=from_extension)
+        return pickle.loads(self._read())  # noqa: S301 - of the process that started this one
 
     def _read(self) -> bytes:
         """Return the next message; end the child where there is none any more."""
@@ -139,7 +137,7 @@ class Child:
         self,
         module: str,
         name: str,
-        config: bytes,
+        config: object,
         on_event: Callable[[Child, Mapping[str, Plain]], None],
         environment: Mapping[str, str],
     ) -> None:
@@ -149,7 +147,7 @@ class Child:
         self._connection, self._end = connection.Pipe()
         self._threads: list[threading.Thread] = []
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._unsent.put(config)
+        self.configure(config)
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
         with contextlib.ExitStack() as undo, self._end:
             undo.callback(self._connection.close)
@@ -198,9 +196,9 @@ class Child:
                 self.kill()  # no other thread would read its reports
                 raise
 
-    def configure(self, config: bytes) -> None:
-        """Send the config that it reads after its first one."""
-        self._unsent.put(config)
+    def configure(self, config: object) -> None:
+        """Send a config: its first one, or the one that it reads after that."""
+        self._unsent.put(pickle.dumps(config))
 
     def order(self, **values: Plain) -> None:
         """Send one order; nothing happens where the child is gone."""

@@ -1,9 +1,10 @@
-"""The configuration of a server: checked once, then passed to its processes as plain data."""
+"""The configuration of a server: checked once, then passed to its processes as it is."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from headrace_proto.errors import FeedInUse
 from headrace_proto.placement import WHOLE, Share, partitions_of
@@ -63,17 +64,6 @@ class FeedConfig:
         """The logs that it reads, by name."""
         return self.declaration.source.logs
 
-    def to_plain(self) -> Plain:
-        name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))
-        return [name, declaration.to_plain(), [file.to_plain() for file in files], *rest]
-
-    @classmethod
-    def from_plain(cls, plain: Plain) -> FeedConfig:
-        name, declaration, files, *rest, (index, servers) = plain
-        listed = tuple(DataFile(*file) for file in files)
-        known = cls(name, Declaration.from_plain(declaration), listed, *rest)
-        return replace(known, share=(index, servers))
-
 
 @dataclass(frozen=True, slots=True)
 class RunConfig(Limits):
@@ -116,18 +106,6 @@ class RunConfig(Limits):
         nbytes = max(self.max_ahead_bytes, min(grown, self.slab_bytes // 4))
         return capacity * partitions, nbytes
 
-    def to_plain(self) -> Plain:
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**plain, "feeds": [feed.to_plain() for feed in self.feeds]}
-
-    @classmethod
-    def from_plain(cls, plain: Plain) -> RunConfig:
-        tuples = {name: tuple(plain[name]) for name in ("binds", "taken", "starts", "python_path")}
-        if plain["worker_ports"] is not None:
-            tuples["worker_ports"] = tuple(plain["worker_ports"])
-        feeds = tuple(map(FeedConfig.from_plain, plain["feeds"]))
-        return cls(**{**plain, **tuples, "feeds": feeds})
-
     @property
     def journals(self) -> tuple[str, str]:
         """The directory of the journals of all feeds, and their durability.
@@ -154,6 +132,20 @@ class RunConfig(Limits):
     def owners_of(self, feed: FeedConfig) -> int:
         """Return how many workers own partitions of a feed: those with the lowest numbers."""
         return min(self.workers, len(feed.owned))
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a worker, as its supervisor begins it."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: str  # its path
+    binds: tuple[str, ...]  # its addresses
+    suspects: Mapping[str, Mapping[int, set[int]]]  # by feed and partition: rows to read one by one
+    begun: Mapping[str, Plain]  # how the feeds stand, see ``Switchboard.begin``
+    memory_bytes: int = 0  # bound of its private memory; 0: none
 
 
 def in_use(feed: str, trainers: str) -> FeedInUse:

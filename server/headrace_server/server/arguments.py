@@ -24,6 +24,7 @@ from ..files.manifest import resolve
 from ..net.public_socket import clash
 from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import Declaration
+from ..pipeline.function_names import packed
 from ..process.child import Pipe
 from ..process.config import FeedConfig, RunConfig
 from ..process.settings import RunSettings
@@ -105,7 +106,7 @@ def start_config(settings: RunSettings, taken: tuple[str, ...]) -> RunConfig:
     share = share_in(settings.share, settings.partitions)
     count = settings.partitions or settings.workers
     feeds = tuple(
-        FeedConfig(name, one.packed(), resolve(one.source.paths), count, share=share)
+        FeedConfig(name, packed(one), resolve(one.source.paths), count, share=share)
         for name, one in declared(settings.pipelines).items()
     )
     binds = _addresses(settings.bind)

@@ -18,13 +18,11 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgpack
 
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import HeadraceError, ServerError
@@ -34,9 +32,8 @@ from headrace_proto.placement import next_term
 from ..journal.state_directory import StateDirectory
 from ..net.public_socket import place_in, worker_binds
 from ..pipeline.declaration import Plain
-from ..pipeline.function_names import to_extension
 from ..process.child import Child, end, environment
-from ..process.config import BEGINNING, RunConfig
+from ..process.config import BEGINNING, Life, RunConfig
 from .asks import LOCATOR
 from .liveness import Patience, Post, end_of, gets_further, obituary
 
@@ -147,7 +144,7 @@ class Crew:
         with self.lock:
             self.posts = posts
             if self._locator is not None:  # else the server has failed
-                self._locator.configure(msgpack.packb(config.to_plain(), default=str))
+                self._locator.configure(config)
         for post in posts:
             self._fill(post)
 
@@ -189,8 +186,7 @@ class Crew:
             self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
             self._thread.start()
 
-    def _spawn(self, name: str, module: str, message: Mapping[str, Plain]) -> Child:
-        config = msgpack.packb(message, default=to_extension)
+    def _spawn(self, name: str, module: str, config: object) -> Child:
         child = Child(module, name, config, self._server.on_event, environment())
         born = self._server.born
         born[:] = [one for one in born if one.wait(0) is None] + [child]
@@ -202,15 +198,15 @@ class Crew:
                 return
             post.begin()
             config, number = self.starts.config, post.number
-            message = {
-                "run": self.starts.begun[number].to_plain(),
-                "worker": number,
-                "life": post.life,
-                "diary": post.diary_file.path,
-                "binds": worker_binds(config, number, post.addresses),
+            life = Life(
+                config=self.starts.begun[number],
+                worker=number,
+                number=post.life,
+                diary=post.diary_file.path,
+                binds=tuple(worker_binds(config, number, post.addresses)),
                 **self._server.begun(),
-            }
-            child = post.child = self._spawn(post.name, "headrace_server.worker.worker", message)
+            )
+            child = post.child = self._spawn(post.name, "headrace_server.worker.worker", life)
             os.eventfd_write(self._wake, 1)
             for values in self._server.asks.unanswered(
                 number

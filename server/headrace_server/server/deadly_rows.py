@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..pipeline.declaration import Plain
 from ..process.worker_diary import Entry
 from ..reading.chunk import ORDINAL_BITS
 
@@ -74,9 +73,9 @@ class DeadlyRows:
             "leave the row out by a .filter() before the stage that kills"
         )
 
-    def suspects(self) -> dict[str, Plain]:
-        """Return by feed, as plain data, the rows that a new life reads one by one."""
+    def suspects(self) -> dict[str, dict[int, set[int]]]:
+        """Return by feed and partition the rows that a new life reads one by one."""
         return {
-            feed: [[partition, sorted(those.rows)] for partition, those in suspects.items()]
+            feed: {partition: those.rows for partition, those in suspects.items()}
             for feed, suspects in self._suspects.items()
         }

@@ -319,7 +319,7 @@ def serve(plain: Plain, pipe: Pipe) -> None:
     if ring is not None and not ring.names:
         logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", keys)
     pipe.report("keys_read")
-    locator = Locator(RunConfig.from_plain(pipe.read_config()), pipe, ring)
+    locator = Locator(pipe.read_config(), pipe, ring)
     try:
         pipe.report("ready", addresses=locator.bind())
         locator.run()

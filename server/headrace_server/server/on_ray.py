@@ -27,6 +27,7 @@ from headrace_proto.placement import MOST_SHARES
 from ..files.extras import require
 from ..net.keyring import TRAINERS
 from ..pipeline.builder import Pipeline
+from ..pipeline.function_names import packed
 from ..process.option import Option
 from ..process.settings import RunSettings, check_names
 from ..watch.statuses import FeedStatus, joined_feed
@@ -164,7 +165,7 @@ def on_ray(
     plan = SharePlan(
         name=f"{next(iter(declarations))}-{secrets.token_hex(4)}",
         servers=servers,
-        pipelines={name: one.packed().to_plain() for name, one in declarations.items()},
+        pipelines={name: packed(one) for name, one in declarations.items()},
         options={**options, "workers": workers, "partitions": partitions, "insecure": insecure},
         keys={} if insecure else _keys(),
     )

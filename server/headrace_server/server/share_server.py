@@ -54,7 +54,7 @@ class SharePlan:
 
     name: str  # names its state directories and snapshots apart from those of others
     servers: int
-    pipelines: Mapping[str, Plain]  # declarations, as plain data
+    pipelines: Mapping[str, Declaration]
     options: Mapping[str, Plain]  # of hs.run
     keys: Mapping[str, str]  # texts of files, by their path in the directory of keys
 
@@ -182,7 +182,7 @@ class ShareServer:
         if plan.keys:
             options["keys"] = self._write_keys()
         settings = RunSettings(
-            {name: Declaration.from_plain(plain) for name, plain in plan.pipelines.items()},
+            plan.pipelines,
             bind=f"tcp://{ray.util.get_node_ip_address()}:*",
             share=(self._share, plan.servers),
             **options,

@@ -144,7 +144,7 @@ class Supervisor:
             raise failure
 
     def begun(self) -> dict[str, Plain]:
-        """Return the message that a life of an owner begins with."""
+        """Return the fields of a ``Life`` that concern feeds and memory."""
         return {
             "suspects": self.feeds.deadly_rows.suspects(),
             "memory_bytes": self._worker_memory_bytes,

@@ -23,7 +23,7 @@ import select
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,13 +35,12 @@ from ..net.channel_server import SPARE, ChannelServer
 from ..net.keyring import KeyRing
 from ..net.public_socket import PublicSocket
 from ..net.sockets import CanNotBind, open_files_limit
-from ..pipeline.declaration import Plain
 from ..process.child import Pipe
-from ..process.config import RunConfig
-from ..process.worker_diary import long_inside
+from ..process.config import Life, RunConfig
+from ..process.worker_diary import Diary, long_inside
 from .commits import Stores
 from .outbox import Outbox
-from .partitions import Events, Life, Partitions, Poll
+from .partitions import Events, Partitions, Poll
 from .served_feed import Part, ServedFeed
 from .sessions import SessionTable, remove_files
 from .switchboard import Switchboard
@@ -73,18 +72,15 @@ _ROUNDS = 8
 class Owner:
     """One life of the owner of some partitions of a server's feeds."""
 
-    def __init__(
-        self, life: Life, pipe: Pipe, begun: Mapping[str, Plain], binds: Sequence[str]
-    ) -> None:
-        """``begun``: how the feeds stand, see ``Switchboard.begin``.  ``binds``: its addresses."""
-        config = life.config
+    def __init__(self, life: Life, pipe: Pipe) -> None:
+        config, diary = life.config, Diary(life.diary)
         logger.setLevel(config.log_level)
         directory = Path(config.directory)
         _remove_leftovers(config, life)
         trainers, connections = _bound(config.max_trainers, open_files_limit())
         ring = None if config.keys is None else KeyRing(config.keys)
         self._socket = PublicSocket(ring, connections)
-        addresses = _bind(self._socket, binds, config)
+        addresses = _bind(self._socket, life.binds, config)
         pipe.report("bound", addresses=addresses)
         lives = max(life.number, config.start - 1 - life.worker)  # with those of earlier servers
         sessions = SessionTable(directory, trainers, life.worker, config.workers, lives)
@@ -105,7 +101,7 @@ class Owner:
             term=config.term,
             window=config.max_credits,
         )
-        self._partitions = Partitions(life, feeds, stores)
+        self._partitions = Partitions(life, diary, feeds, stores)
         self._outbox.blocks = self._partitions.blocks
         self._switchboard = Switchboard(
             config=config,
@@ -115,7 +111,7 @@ class Owner:
             pipe=pipe,
             clock=self._clock,
             outbox=self._outbox,
-            inside=lambda: long_inside(life.worker, life.diary),
+            inside=lambda: long_inside(life.worker, diary),
         )
         self._next_tick = 0.0
         self._numbers = channels.fileno(), pipe.fileno()
@@ -125,7 +121,7 @@ class Owner:
         self._closed = self._ended = False
         self._lock = threading.RLock()  # guards everything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
-        self._switchboard.begin(begun)
+        self._switchboard.begin(life.begun)
 
     def filenos(self) -> Iterator[int]:
         """Yield the descriptors that a child of this process must close."""

@@ -21,7 +21,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
-from ..process.config import FeedConfig, RunConfig
+from ..process.config import FeedConfig, Life
 from ..process.worker_diary import Diary
 from ..reading.chunk import BadRecords, RowsAtHand
 from ..reading.source import IndexedSource, StreamSource
@@ -70,17 +69,6 @@ def _queued_s() -> float:
     return 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The parameters of one life of a worker, from the supervisor."""
-
-    config: RunConfig
-    worker: int
-    number: int
-    diary: Diary
-    suspects: Mapping[str, Plain]  # by feed, rows that are read one by one
-
-
 class Step(OwnProcess):
     """A step that may read, in the diary.  One that raises stays there with its rows.
 
@@ -111,11 +99,13 @@ class _Share:
 class Partitions:
     """All partitions of one life of one worker."""
 
-    def __init__(self, begun: Life, feeds: Mapping[str, ServedFeed], stores: Stores) -> None:
-        config, self._worker = begun.config, begun.worker
-        self._begun, self._config, self._diary = begun, config, begun.diary
+    def __init__(
+        self, life: Life, diary: Diary, feeds: Mapping[str, ServedFeed], stores: Stores
+    ) -> None:
+        config, self._worker = life.config, life.worker
+        self._suspects, self._config, self._diary = life.suspects, config, diary
         self.feeds, self.stores = feeds, stores
-        slab = Slab(Path(config.directory), begun.worker, begun.number, config.slab_bytes)
+        slab = Slab(Path(config.directory), life.worker, life.number, config.slab_bytes)
         self._slab = slab
         self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, self._freed)
@@ -136,7 +126,7 @@ class Partitions:
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[Part, float] = {}  # that have nothing yet: the next look
         self._now = time.monotonic()  # at the last tick
-        self.logs = LiveLogs(config, begun.worker)
+        self.logs = LiveLogs(config, life.worker)
 
     # Work
 
@@ -450,12 +440,12 @@ class Partitions:
         reader = self._readers.get(config.name)
         if reader is None:
             skips = config.declaration.policy.on_bad_example == "skip"
-            source, suspects = config.declaration.source, self._begun.suspects[config.name]
+            source = config.declaration.source
             hand = RowsAtHand(
                 self._diary.reading,
                 self._diary.at,
                 source.paths[0] if len(source.paths) == 1 else f"the source ({source.kinds})",
-                suspects={partition: {*rows} for partition, rows in suspects},
+                suspects=self._suspects[config.name],
             )
             bad = BadRecords(skips, progress=self._diary.beat, enters=self._diary.enter, hand=hand)
             try:

@@ -9,14 +9,11 @@ import traceback
 from contextlib import suppress
 
 from ..net.sockets import CanNotBind
-from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import Pipe
-from ..process.config import RunConfig
+from ..process.config import Life
 from ..process.log_lines import log_to_stderr
-from ..process.worker_diary import Diary
 from .owner import Owner
-from .partitions import Life
 
 #: When memory runs out, the kernel kills a worker, which can be replaced, before others.
 _OOM_SCORE = b"500"
@@ -30,20 +27,11 @@ def _bound_memory(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def serve(plain: Plain, pipe: Pipe) -> None:
+def serve(life: Life, pipe: Pipe) -> None:
     """Run one life of a worker until an order to stop."""
-
-    config = RunConfig.from_plain(plain["run"])
-    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
-    life = Life(
-        config=config,
-        worker=plain["worker"],
-        number=plain["life"],
-        diary=Diary(plain["diary"]),
-        suspects=plain["suspects"],
-    )
+    sys.path[:0] = [path for path in life.config.python_path if path not in sys.path]
     try:
-        worker = Owner(life, pipe, plain["begun"], plain["binds"])
+        worker = Owner(life, pipe)
     except CanNotBind as error:
         pipe.report("not_bound", text=str(error))  # the supervisor ends this process
         threading.Event().wait()
@@ -58,11 +46,11 @@ def main() -> None:
     """Run the process."""
     log_to_stderr()
     pipe = Pipe()
-    plain = pipe.read_config()
-    limit = plain["memory_bytes"]
+    life = pipe.read_config()
+    limit = life.memory_bytes
     _bound_memory(limit)
     try:
-        serve(plain, pipe)
+        serve(life, pipe)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):

@@ -163,4 +163,3 @@ def test_a_directory_that_was_put_back_gives_no_term_again_and_does_not_know_wha
     clock[0] = 400
     begun = opened(state, "power").begin(config(), {})
     assert begun.term == 400 and begun.starts == (100, 200, 400)
-    assert RunConfig.from_plain(begun.to_plain()) == begun

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from headrace_proto.errors import ServerError
@@ -107,13 +106,13 @@ if __name__ == "__main__":
 #: A parent that is killed: it starts a child and tells its number, with that of a process that it
 #: forked and that has its end of the messages.
 PARENT = """
-import os, sys, time, msgpack
+import os, sys, time
 from headrace_server.process.child import Child
 def tell(child, event):
     print(child.pid, forked, flush=True)
 played = {"PLAYED": f"{sys.argv[1]} {os.getpid()}"}
 forked = 0
-child = Child("children", "c", msgpack.packb(None), tell, os.environ | played)
+child = Child("children", "c", None, tell, os.environ | played)
 if sys.argv[1] in ("hung", "late", "kept"):
     while not child._unsent.empty():
         time.sleep(0.01)
@@ -131,9 +130,8 @@ class Played:
     def __init__(self, name: str, config: Any, environment: Mapping[str, str]) -> None:
         self.events: list[dict[str, Any]] = []
         self._news = threading.Condition()
-        packed = msgpack.packb(config, use_bin_type=True)
         played = {**environment, "PLAYED": name}
-        self.child = Child("children", name, packed, self._on_event, played)
+        self.child = Child("children", name, config, self._on_event, played)
 
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         with self._news:

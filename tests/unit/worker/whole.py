@@ -13,7 +13,7 @@ import zmq
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Get, Hello, Pulse, Renew, Step
 from headrace_server.process.config import FeedConfig, RunConfig
-from headrace_server.process.worker_diary import Diary, DiaryFile
+from headrace_server.process.worker_diary import DiaryFile
 from headrace_server.worker.owner import Owner
 from headrace_server.worker.partitions import Life
 
@@ -71,8 +71,8 @@ class Worker:
             self._diary = DiaryFile(diary)
         self.pipe = _Pipe()
         begun = {"paused": False, "failed": {}, "all_opened": None, "before": {}}
-        begin = Life(config, 0, life, Diary(str(diary)), {FEED: []})
-        self.owner = _Owner(begin, self.pipe, begun, binds)  # type: ignore[arg-type]
+        begin = Life(config, 0, life, str(diary), binds, {FEED: {}}, begun)
+        self.owner = _Owner(begin, self.pipe)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._context = zmq.Context()
         self._peers: dict[bytes, zmq.Socket[bytes]] = {}  # by the name of a connection

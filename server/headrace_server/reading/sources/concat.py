@@ -14,8 +14,8 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ...files.manifest import DataFile, gone, resolve
-from ...pipeline.declaration import Plain, fields_text
 from ...pipeline.declaration import Source as Declared
+from ...pipeline.declaration import fields_text
 from ..source import (
     IndexedSource,
     JoinedStreams,
@@ -36,7 +36,7 @@ class Concat(Source):
         return next((known for part in source.parts if (known := part.fields) is not None), None)
 
     @classmethod
-    def open(cls, opening: Opening, sources: Sequence[Plain]) -> StreamSource:
+    def open(cls, opening: Opening, sources: Sequence[Declared]) -> StreamSource:
         readers = open_parts(opening, sources, "concat")
         indexed = [reader for reader in readers if isinstance(reader, IndexedSource)]
         if len(indexed) < len(readers):
@@ -45,10 +45,9 @@ class Concat(Source):
         return PartsReader(fields, [ReaderPart(reader, fields) for reader in indexed])
 
 
-def open_parts(opening: Opening, sources: Sequence[Plain], method: str) -> list[StreamSource]:
+def open_parts(opening: Opening, parts: Sequence[Declared], method: str) -> list[StreamSource]:
     """Return the readers of sources, which have the same columns."""
     readers: list[StreamSource] = []
-    parts = [Declared.from_plain(source) for source in sources]
     with ExitStack() as undo:
         for part, own in zip(parts, _shared_out(parts, opening.files), strict=True):
             reader = open_reader(part, own, opening.bad, opening.cache, opening.logs)

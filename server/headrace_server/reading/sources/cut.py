@@ -21,7 +21,6 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
 from ...pipeline.declaration import Source as Declared
 from ..chunk import BadRecords, Chunk
 from ..source import IndexedSource, Opening, PartsReader, ReaderPart, Source, StreamSource
@@ -42,10 +41,10 @@ class Cut(Source):
 
     @classmethod
     def open(
-        cls, opening: Opening, sources: Sequence[Plain], start: int, stop: int | None
+        cls, opening: Opening, sources: Sequence[Declared], start: int, stop: int | None
     ) -> StreamSource:
-        bad, declared = opening.bad, Declared.from_plain(sources[0])
-        reader = open_reader(declared, opening.files, bad, opening.cache)
+        bad = opening.bad
+        reader = open_reader(sources[0], opening.files, bad, opening.cache)
         if isinstance(reader, IndexedSource):
             return PartsReader(reader.fields, [ReaderPart(reader, reader.fields, start, stop)])
         counts = dict(bad.counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...pipeline.declaration import Plain, ReadingOrder
+from ...pipeline.declaration import Source as Declared
 from ..source import MixedReader, Opening, StreamSource
 from .concat import Concat, open_parts
 
@@ -13,6 +14,6 @@ class Mix(Concat):
     """The sources of a mix; DataError where their columns differ."""
 
     @classmethod
-    def open(cls, opening: Opening, sources: Sequence[Plain], **drawn: Plain) -> StreamSource:
+    def open(cls, opening: Opening, sources: Sequence[Declared], **drawn: Plain) -> StreamSource:
         drawn["orders"] = [ReadingOrder(**order) for order in drawn["orders"]]
         return MixedReader(open_parts(opening, sources, "mix"), **drawn)

@@ -30,7 +30,7 @@ class Staged(Source):
 
     @classmethod
     def open(
-        cls, opening: Opening, sources: Sequence[Plain], stages: Sequence[Plain]
+        cls, opening: Opening, sources: Sequence[Declared], stages: Sequence[Plain]
     ) -> StreamSource:
         (reader,) = open_parts(opening, sources, "")
         declared = [DeclaredStage(**stage) for stage in stages]
