@@ -38,8 +38,8 @@ from headrace_proto.state_buffers import PROOF_BYTES
 
 from ..machine.trainer import Held
 
-#: A slab is mapped as long as it may grow, and only pages that the trainer writes take memory of its
-#: own: so none is reserved (MAP_NORESERVE, which the module mmap does not name in all versions).
+#: A slab is mapped as long as it may grow, and a page takes memory of its own only if the trainer
+#: writes it: so none is reserved (MAP_NORESERVE, which not all versions of the module mmap name).
 _UNSHARED = mmap.MAP_PRIVATE | 0x4000
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
