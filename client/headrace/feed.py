@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -264,6 +265,34 @@ class Feed:
         self._hands.flush()
         if batches is not None:
             self._raise_refusals()
+
+    def skip(self, batches: int) -> int:
+        """Commit the next batches without training on them; return how many came.
+
+        There are fewer at the end of the feed.  Sequences go on, each with the state that it had
+        before.  Every rank skips as many.
+
+        A run whose loss has spiked goes back to a snapshot before that, and leaves out what the
+        spike came from.
+        """
+        self._link.check_usable()
+        if isinstance(batches, bool) or not isinstance(batches, int | np.integer) or batches < 0:
+            raise ValueError(f"skip({batches!r:.80}): give a number of batches, 0 or more")
+        states = () if self._segments is None else self._segments.states
+        if states and self._segments is not None and self._segments.packed:
+            raise ValueError(
+                f"skip(): a row of feed {self.name!r} has several examples, it is declared with "
+                "pack=True, and only a model gives the state after the last of them"
+            )
+        skipped = 0
+        for batch in islice(iter(self.__next__, None), int(batches)):
+            if states:
+                self.save_states(batch.token, {name: batch.state(name) for name in states})
+            else:
+                self._hands.commit(batch, self)
+            skipped += 1
+        self._link.settle()
+        return skipped
 
     # Epochs
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace
@@ -154,3 +155,46 @@ def test_old_snapshots_are_removed_aloud_and_the_one_that_a_feed_went_on_from_is
                 snapshots(feed, 3)
         kept = sorted(path.name for path in (tmp_path / "snapshots/default").iterdir())
         assert len(kept) == 3 and tokens[2]["snapshot"] in kept
+
+
+@pytest.mark.parametrize("commit", ["on_next", "explicit"])
+def test_a_feed_goes_on_after_batches_that_are_skipped(commit):
+    """They count as trained, over a snapshot too; fewer are left at the end."""
+    with hs.run(hs.from_examples([{"i": i} for i in range(40)]).shuffle(seed=3).batch(4)) as server:
+        with headrace.connect(server.address) as feed:
+            whole = [batch["i"].tolist() for batch in feed]
+    with (
+        hs.run(hs.from_examples([{"i": i} for i in range(40)]).shuffle(seed=3).batch(4)) as server,
+        headrace.connect(server.address, commit=commit) as feed,
+    ):
+        assert feed.skip(0) == 0
+        first = next(feed)
+        feed.commit(first)
+        assert feed.skip(3) == 3 and feed.progress.batches == 4
+        batch = next(feed)
+        assert [first["i"].tolist(), batch["i"].tolist()] == [whole[0], whole[4]]
+        feed.commit(batch)
+        assert feed.skip(100) == 5 and feed.progress.fraction == 1
+
+
+@pytest.mark.parametrize("placement", ["server", "trainer"])
+def test_skipped_segments_keep_the_states_before_them(placement):
+    rows = [{"k": f"{k}", "x": np.full(9, k, "f4")} for k in range(4)]
+    pipeline = hs.from_examples(rows).batch_sequences_with_states(
+        "k",
+        ["x"],
+        [],
+        initial_states={"h": hs.zeros((2,))},
+        num_unroll=3,
+        batch_size=4,
+        order="lanes",
+        state_placement=placement,
+    )
+    with hs.run(pipeline) as server, headrace.connect(server.address) as feed:
+        batch = next(feed)
+        batch.save_state("h", batch.state("h") + 7)
+        assert feed.skip(1) == 1
+        batch = next(feed)
+        assert batch.sequence.tolist() == [2] * 4 and (batch.state("h") == 7).all()
+        batch.save_state("h", batch.state("h"))
+        assert feed.skip(2) == 0
