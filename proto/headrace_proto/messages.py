@@ -240,13 +240,15 @@ class Command:
     version: Count  # of the protocol
     library: Text
     request: Count  # the answer carries it
-    what: Text  # "status", "inspect", "snapshot", "drain", "end" or "restart"
+    what: Text  # "status", "inspect", "snapshot", "drain", "end", "restart", "logs" or "trim"
     feed: Text = ""  # "": the only feed
     key: Blob = b""  # of the sequence to inspect
     name: Text = ""  # of a snapshot, and …
     whole: Flag = False  # … whether every server has stored its share, as in Snapshot
     cancel: Flag = False  # of an end: drop rows that are in no batch yet
     force: Flag = False  # of a restart: also while trainers use the feed
+    log: Text = ""  # to trim: its sequences without news …
+    idle_s: Seconds = 0.0  # … for so long end
 
 
 @message(FROM_SERVER, 1)

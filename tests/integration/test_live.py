@@ -309,6 +309,17 @@ def batched(**options: Any) -> hs.Pipeline:
     return live(**options).batch(2, dynamic_pad=True, allow_smaller_final_batch=True)
 
 
+def test_a_whole_example_may_have_no_steps_or_columns_of_several_lengths():
+    features = {**FEATURES, "y": hs.sequence("int64")}
+    pipeline = hs.live("episodes", features).batch(3, dynamic_pad=True)
+    with hs.run(pipeline) as server, produce(server) as out, connect(server) as feed:
+        for x, y in (([], []), ([1.0], [1]), ([1.0, 2.0], [3])):
+            out.append({"x": x, "key": "a", "y": y})
+        batch = next(feed)
+        assert batch["x"].tolist() == [[0, 0], [1, 0], [1, 2]]
+        assert batch["y"].tolist() == [[0], [1], [3]] and batch["key"].tolist() == [b"a"] * 3
+
+
 def test_a_feed_that_goes_back_to_a_snapshot_gets_the_same_batches_again(tmp_path: Path):
     with hs.run(batched(), state_dir=tmp_path) as server, produce(server) as out:
         for number in range(12):

@@ -85,6 +85,7 @@ COMMANDS = {
     "drain": "stop a server once its trainers have committed",
     "end": "close a feed for good: loops end after the rows already read",
     "restart": "start a feed from its beginning",
+    "log": "list and show logs of live data, push a file to one, end sequences, or close it",
 }
 
 

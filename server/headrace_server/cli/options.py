@@ -51,8 +51,8 @@ def add_options(parser: argparse.ArgumentParser, options: tuple[Option, ...]) ->
             continue
         settings: dict[str, Any] = {
             "type": _PARSERS.get(option.kind, str),
-            "metavar": option.placeholder if not option.choices else None,
-            "choices": option.choices or None,
+            "metavar": option.placeholder if option.positional or not option.choices else None,
+            "choices": None if option.positional else option.choices or None,
             "default": argparse.SUPPRESS,
             "help": text,
         }
@@ -82,8 +82,8 @@ def settled(
             value = _read(option, variable(option), text)
         else:
             value = option.default
-        if option.positional and not value:
-            raise ValueError(f"no {option.metavar} is given")
+        if option.positional and not value and option.default is None:
+            raise ValueError(f"no {option.placeholder} is given")
         values[option.name] = value
     return Namespace(**values)
 

@@ -625,17 +625,35 @@ class Ledger:
         for p in self._connections.values():
             self._ack(p)
 
-    def _look(self, now: float) -> None:
-        s, silent = self.sequences, self.options.forget_after_s
-        idle = -math.inf if self.closed else self.options.idle_timeout_s
+    def expire(self, now: float, idle_s: float) -> int:
+        """End sequences without news for so long, a bounded number; return how many."""
+        s = self.sequences
         since = np.maximum(np.asarray(s.touched), self._frozen)
-        rested = (np.asarray(s.state) == Close.GOING) & (since <= now - idle)
+        rested = (np.asarray(s.state) == Close.GOING) & (since <= now - idle_s)
         rows = np.flatnonzero(rested)[:_MOST_EXPIRED].tolist()
         for row in rows:
             end = (Kind.STEPS, Close.END, 0, s.steps[row], 0, s.id[row], -1, 0, 0, now, b"idle")
             self._write(Record._make(end))
         self.expired += len(rows)
-        more = len(rows) == _MOST_EXPIRED
+        return len(rows)
+
+    def resting(self, most: int) -> list[tuple[bytes, str, int, float]]:
+        """Return open sequences, those without news for longest first.
+
+        Each has its key, its producer, its steps, and when the last news came.
+        """
+        s = self.sequences
+        going = np.flatnonzero(np.asarray(s.state) == Close.GOING)
+        rows: list[int] = going[np.argsort(np.asarray(s.touched)[going])[:most]].tolist()
+        return [
+            (s.keys[row], self._producers[s.owner[row]].name, s.steps[row], s.touched[row])
+            for row in rows
+        ]
+
+    def _look(self, now: float) -> None:
+        silent = self.options.forget_after_s
+        idle_s = -math.inf if self.closed else self.options.idle_timeout_s
+        more = self.expire(now, idle_s) == _MOST_EXPIRED
         self._next_look = now if more else now + min(self.options.idle_timeout_s, silent) / _LOOKS
         if now - self._frozen > silent:
             for p in list(self._producers.values()):
@@ -781,7 +799,7 @@ class Ledger:
         self._group.first, self._group.before = self.position, self.position - 1
         self.durable = self.position - 1
         for p in self._producers.values():
-            p.durable = p.last
+            p.durable, p.touched = p.last, min(p.touched, self._frozen)
 
     def _carried(self, entry: Entry) -> None:
         """Note where the extents that a record names lie now."""

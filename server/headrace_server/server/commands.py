@@ -60,7 +60,16 @@ class Commands:
         self._server.crew.order(LOCATOR, order="commanded", **answered)
 
     def carry_out(
-        self, what: str, feed: str, key: str, name: str, whole: bool, cancel: bool, force: bool
+        self,
+        what: str,
+        feed: str,
+        key: str,
+        name: str,
+        whole: bool,
+        cancel: bool,
+        force: bool,
+        log: str = "",
+        idle_s: float = 0.0,
     ) -> Plain:
         """Carry out a command; return its result.  ``key`` is hexadecimal."""
         server, watch, named = self._server, self._watch, feed or None
@@ -76,6 +85,8 @@ class Commands:
             "end": lambda: server.end(named, cancel),
             "restart": lambda: server.restart(named, force),
             "drain": server.begin_drain,
+            "logs": lambda: server.ask("logs")["logs"],
+            "trim": lambda: server.ask("trim", log=log, idle_s=idle_s)["ended"],
         }
         if what not in actions:
             raise ProtocolError(f"Command.what: {what!r:.80} is none of this release")

@@ -330,6 +330,8 @@ class OwnersAnswer(TypedDict, total=False):
 
     users: Annotated[dict[str, str], _first_of_each]
     found: Annotated[list[Plain], lambda values: _all(values)[:MOST_FOUND]]
+    logs: Annotated[list[Plain], _all]
+    ended: Count
 
 
 @cache

@@ -41,7 +41,7 @@ from ..logs.log_files import LogFiles
 from ..logs.records import Close
 from ..logs.words import Answer, Denied
 from ..pipeline.declaration import Plain, Source
-from ..process.config import FeedConfig, RunConfig
+from ..process.config import MOST_FOUND, FeedConfig, RunConfig
 from ..reading.source import Ended, LogFeed
 from ..watch.statuses import added
 
@@ -152,6 +152,19 @@ class LiveLog:
                 "producers": ledger.present,
                 "backlog_bytes": ledger.backlog,
                 "bytes": sum(used for used, _ in ledger.files.values()),
+            }
+
+    def described(self, now: float) -> dict[str, Plain]:
+        """Return how it stands: its feeds, and the open sequences without news for longest."""
+        with self.lock:
+            resting = self.ledger.resting(MOST_FOUND)
+            return {
+                "closed": self.ledger.closed,
+                "feeds": {feed: self.status(feed) for feed in self.readings},
+                "resting": [
+                    [key.decode(errors="backslashreplace"), name, steps, round(now - touched, 1)]
+                    for key, name, steps, touched in resting
+                ],
             }
 
 
@@ -295,6 +308,22 @@ class LiveLogs:
         for (name, _), log in self._logs.items():
             if name in self._config.feed(feed).logs:
                 log.hold(feed, snapshot)
+
+    def described(self, now: float) -> list[dict[str, Plain]]:
+        """Return how each partition of each log stands."""
+        return [
+            {"log": name, "partition": partition, **log.described(now)}
+            for (name, partition), log in self._logs.items()
+        ]
+
+    def trim(self, name: str, idle_s: float, now: float) -> int:
+        """End sequences of a log without news for so long, a bounded number; return how many."""
+        ended = 0
+        for (log, _), one in self._logs.items():
+            if log == name:
+                with one.changing() as ledger:
+                    ended += ledger.expire(now, idle_s)
+        return ended
 
     def status(self, feed: str, partition: int) -> dict[str, Plain]:
         """Return what people are shown of the logs that a partition of a feed reads."""

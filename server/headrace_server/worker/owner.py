@@ -271,7 +271,7 @@ class Owner:
             self._next_tick = now + _TICK_S
             switchboard.waits = True
             switchboard.reception.tick(self._clock())
-            self._partitions.logs.tick(now)
+            self._partitions.logs.tick(self._clock())
             self._channels.tick()
         if socket.sending:
             socket.sweep()

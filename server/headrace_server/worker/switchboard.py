@@ -125,6 +125,8 @@ class Switchboard:
             "stats": self._answer_stats,
             "users": self._answer_users,
             "inspect": self._inspect,
+            "logs": self._answer_logs,
+            "trim": self._trim,
             "copy": self._copy,
             "close": self._close,
             "snapshotted": lambda **answer: outbox.snapshotted(Answered(**answer)),
@@ -242,6 +244,12 @@ class Switchboard:
 
     def _answer_users(self, request: int, feed: str) -> None:
         self._answer(request, users=users_of(self.feeds[feed]))
+
+    def _answer_logs(self, request: int) -> None:
+        self._answer(request, logs=self.partitions.logs.described(self.clock()))
+
+    def _trim(self, request: int, log: str, idle_s: float) -> None:
+        self._answer(request, ended=self.partitions.logs.trim(log, idle_s, self.clock()))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
         self._close_input(self.feeds[feed], cancel, partial(self._answer, request))

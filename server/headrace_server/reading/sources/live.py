@@ -63,7 +63,8 @@ class LogReader(StreamSource):
         parts: _Parts = {name: ([], [], []) for name in self.fields}
         for one in found:
             entries = dict.fromkeys(self._of_steps, 0)
-            _enter(parts, entries, self.fields if one.whole else self._of_context, one.context)
+            fields = {**self._of_context, **(self._of_steps if one.whole else {})}  # as they lie
+            _enter(parts, entries, fields, one.context)
             for piece in one.steps:
                 _enter(parts, entries, self._of_steps, piece)
             for name, steps in entries.items():
