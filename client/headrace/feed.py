@@ -5,7 +5,8 @@ feed.snapshot() ─► commits, settled ─► every server copies its stores �
 feed.load_state_dict(token) ─► the feed is left, and connected again from there
 len(feed), feed.progress ◄─ batches of each owner, of this rank, or the reason for no number
 
-Without a length nothing is estimated: a feed that filters has counts, and no fraction.
+The fraction of a feed is that of its examples, so it is known where no length is: in a feed that
+filters, and of segments.
 """
 
 from __future__ import annotations
@@ -569,7 +570,7 @@ class Feed:
         """The commits of all trainers since the feed began, over restarts and on all servers.
 
         ``rows`` and ``batches``; ``epoch`` (from 0) of the first uncommitted rows, and ``epochs``,
-        None for ever; ``fraction`` of all batches, from 0 to 1, None where the feed has no length.
+        None for ever; ``fraction`` of all examples, from 0 to 1, None where nobody counts them.
         It prints as a line.  Each access asks the servers and waits for their answers, as ``stats``
         does: do not use it in every step.  It counts all commits that this trainer has sent; the
         batch in hand is not committed yet.
@@ -821,7 +822,8 @@ class FeedProgress:
     """The commits of a feed by all of its trainers, since its beginning.
 
     ``epoch`` is the one of the first rows that are not committed, of ``epochs`` (None: for ever).
-    ``fraction`` is the committed part of all batches, from 0 to 1; None where nobody knows it.
+    ``fraction`` is the part of all examples that is committed or dropped, from 0 to 1; None where
+    nobody knows how many there are.
     """
 
     rows: int
@@ -861,8 +863,10 @@ def progress_of(
     fraction = None if counts["open"] else 1.0
     loop = batches_of_loop(announced)
     loops = epochs if known.get("across_batches") is False else 1
-    if counts["open"] and isinstance(loop, int) and loops is not None:
-        whole = loop * loops * max(1, world_size)
-        fraction = min(1.0, batches / whole) if whole else 0.0
+    done, whole = counts.get("done", 0), counts.get("examples", 0)
+    if not whole and isinstance(loop, int) and loops is not None:
+        done, whole = batches, loop * loops * max(1, world_size)
+    if counts["open"] and whole:
+        fraction = min(1.0, done / whole)
     epoch = counts["epoch"] if epochs is None else min(counts["epoch"], epochs - 1)
     return FeedProgress(counts["rows"], batches, max(0, epoch), epochs, fraction)

@@ -149,6 +149,61 @@ def test_progress_counts_the_commits_of_all_trainers_over_a_restart(tmp_path, ac
             assert str(feed.progress) == f"epoch 3 of 3: 33 rows in {last[0]} batches, 100%"
 
 
+def even(row: Any) -> bool:
+    return bool(row["k"] % 2 == 0)
+
+
+def ragged(row: Any) -> Any:
+    return {"n": row["x"].astype("i8")}
+
+
+LONG = hs.from_examples(
+    [{"k": k, "x": [1.0] * (3 + k % 5)} for k in range(200)],
+    {"k": hs.scalar("int64"), "x": hs.sequence("float32")},
+)
+KEYED = hs.from_examples([{"key": f"{k}", "x": [1] * (3 + k % 5)} for k in range(200)])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("shaped", "near"),
+    [
+        (LONG.filter(even).repeat(2).bucket_by_sequence_length("x", 4, [5], dynamic_pad=True), 0.1),
+        (LONG.map(ragged, schema={"n": hs.sequence("int64")}).unbatch().batch(10), 0.05),
+        (LONG.select(["x"]).pack(16, 2), 0.15),
+        (in_segments(KEYED, batch_size=4, capacity=16), 0.1),
+        (in_segments(KEYED, batch_size=4, order="lanes"), 0.1),
+    ],
+    ids=["buckets", "unbatch", "pack", "arrival", "lanes"],
+)
+def test_the_fraction_is_that_of_the_examples(shaped, near, workers, tmp_path):
+    """It grows with the batches of each life, for any shape, and goes on after a restart."""
+    with serving(shaped) as server, connect(server) as feed:
+        total = sum(saved(batch) for batch in feed)
+    done = 0
+    for stop in (0.4, 1.1):
+        told = []
+        with serving(shaped, workers=workers, partitions=2, state_dir=tmp_path) as server:
+            with connect(server, prefetch=0) as feed:
+                for batch in feed:
+                    done += saved(batch)
+                    feed.commit()
+                    told.append(feed.progress.fraction)
+                    assert abs(told[-1] - done / total) < near, (done, total)
+                    if told[-1] > stop:
+                        break
+                else:
+                    assert feed.progress.fraction == 1
+        assert max(a - b for a, b in itertools.pairwise(told[1:])) < 0.02
+
+
+def saved(batch: Any) -> int:
+    """Save the states of a batch, if it has any; return its number of rows."""
+    if isinstance(batch, headrace.SegmentBatch):
+        batch.save_state("s", batch.state("s"))
+    return batch.rows
+
+
 def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batch(monkeypatch):
     """Neither do commits gather any longer, nor do answers wait for a batch to leave with."""
     monkeypatch.setattr("headrace_server.worker.commits._GATHER_S", 10 * PATIENCE_S)

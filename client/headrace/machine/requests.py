@@ -96,6 +96,8 @@ def _progress(answers: Sequence[Answered]) -> Answered:
     still = [value["epoch"] for value in values if value.get("open")]
     last = max(value.get("epoch", 0) for value in values)
     total |= {"epoch": min(still, default=last), "open": bool(still)}
+    if all("examples" in value for value in values):
+        total |= {name: sum(value[name] for value in values) for name in ("done", "examples")}
     return Answered(first.session, first.request, total)
 
 

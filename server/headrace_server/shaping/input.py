@@ -72,6 +72,7 @@ class Input:
         self.empty_epochs = 0  # number of them in a row
         self.next_chunk = 0
         self.read = 0  # of the source, that were read
+        self._taken = self._made = 0  # in this life: as ``read``, and rows after the stages
         self.next_number = 0  # number of the next draft
         self._reading: Read | None = None  # the read under way
         self.finished = False  # whether the shape knows that the epoch, or the input, has ended
@@ -129,6 +130,8 @@ class Input:
         self.next_chunk += 1
         self.epoch_rows += rows
         self.read += taken
+        self._taken += taken
+        self._made += rows
         if rows:
             self._reads[read.chunk] = read
             self._shaper.offer(read.chunk, rows, facts or {})
@@ -200,6 +203,10 @@ class Input:
         self.finished = False
         self.position = self._start
         self._shaper.begin_epoch(self.epoch)
+
+    def used(self, waiting: int) -> float:
+        """Return of how many rows of the source none waits, if so many do after the stages."""
+        return max(0.0, self.read - waiting * (self._taken / self._made if self._made else 1))
 
     def chunks(self) -> set[int]:
         """Return the chunks whose payload is needed for future drafts."""

@@ -139,6 +139,13 @@ class Machine(ABC):
     def sizes(self) -> dict[str, int]:
         """Return counts of rows, or segments, that wait."""
 
+    @abstractmethod
+    def unfinished(self) -> tuple[int, int]:
+        """Return how many rows are read and in no batch, and of how many the batch is uncommitted.
+
+        The first are examples where the machine cuts them; the second are rows of batches.
+        """
+
     def seek(self, key: bytes) -> list[list[object]]:
         """Return a key's examples: epoch, segment, number of segments, place, batch number."""
         return []

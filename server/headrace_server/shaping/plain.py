@@ -496,3 +496,6 @@ class Plain(Machine):
     def sizes(self) -> dict[str, int]:
         """Return the number of rows that were read and are in no batch yet."""
         return {"incomplete": self.shaper.waiting()}
+
+    def unfinished(self) -> tuple[int, int]:
+        return self.shaper.waiting(), sum(plan.batch.rows for plan, _ in self._open.values())

@@ -655,6 +655,10 @@ class Segments(Machine, Shaper):
         in_flight = self.admission.in_flight
         return {"ready": ready, "incomplete": incomplete, "in_flight": in_flight}
 
+    def unfinished(self) -> tuple[int, int]:
+        left = int(self.entries.left(self.entries.used()).sum())
+        return self.admission.waiting, left + sum(len(out.draft) for out in self._out.values())
+
     def due(self) -> int | None:
         """Return the epoch of the first uncommitted rows; None where none is left."""
         keys = self.entries.keys_of(self.entries.used())

@@ -222,6 +222,24 @@ class ServedFeed:
         counts = (declaration.batches_of(share or 0) for share in shares)
         return sum(count // max(1, world_size) for count in counts)
 
+    def examples(self) -> dict[str, Plain]:
+        """Return how many examples are done here, over all epochs, and of how many.
+
+        It is empty where nobody knows how many there are.  An example is done when its rows are
+        committed or dropped; those of batches that are not committed are taken for average ones.
+        """
+        runs = [part.run for part in self.partitions.values()]
+        shares, epochs = [run.intake.share for run in runs], self._config.declaration.order.epochs
+        if epochs is None or None in shares:
+            return {}
+        used, pending, rows = 0.0, 0, self.counters.counts["rows"]
+        for run in runs:
+            waiting, uncommitted = run.machine.unfinished()
+            used += run.machine.input.used(waiting)
+            pending += uncommitted
+        done = used * rows / (rows + pending) if pending else used
+        return {"done": done, "examples": epochs * sum(filter(None, shares))}
+
     def check_ranks(self, rank: int, world_size: int) -> None:
         """Raise ProtocolError where a rank is none, or a round of so many can not be made."""
         if rank < 0 and not world_size:

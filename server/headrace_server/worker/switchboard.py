@@ -458,7 +458,7 @@ class Switchboard:
                 still = [epoch for epoch, more in due if more]
                 least = min(still) if still else max(due)[0]
                 counts |= {name: feed.counters.counts[name] for name in ("batches", "rows")}
-                counts |= {"epoch": least, "open": not feed.over}
+                counts |= {"epoch": least, "open": not feed.over, **feed.examples()}
                 self.outbox.answer_request(Answered(session.number, message.request, counts))
 
         self._when_open(feed.name, call)
