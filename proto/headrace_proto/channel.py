@@ -90,15 +90,16 @@ class Channel:
 
         Frames that wait must not change before they are written.  OSError: the other end is gone.
         """
-        if not 1 <= len(frames) <= _MOST_FRAMES:
-            raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")
         if len(frames) == 1 and type(frames[0]) is bytes:
             pieces: list[Frame] = [_ONE.pack(1, len(frames[0])) + frames[0]]
+            total, written = len(pieces[0]), 0
+        elif not 1 <= len(frames) <= _MOST_FRAMES:
+            raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")
         else:
             parts = [frame if type(frame) is bytes else _flat(frame) for frame in frames]
             head = struct.pack(f"<I{len(parts)}Q", len(parts), *map(len, parts))
             pieces = [head, *(part for part in parts if part)]
-        total, written = sum(map(len, pieces)), 0
+            total, written = sum(map(len, pieces)), 0
         if not self.waits and len(pieces) <= _MOST_PIECES:
             written = self._write(pieces)
             if written == total:

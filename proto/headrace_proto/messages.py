@@ -13,7 +13,7 @@
       ◄─────────────────────────── Over             none of this epoch, or none at all
       Step (commits, returned, released) ──►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
-      ◄─────────────────────────── Answer           committed, or stale; it rides with a Give
+      ◄─────────────────────────── Give             committed, or stale: mostly with a batch
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
@@ -36,8 +36,7 @@ After a Welcome the owner sends nothing until it hears of the trainer again (Att
 Step, at once), so nothing is under way by the public address while the trainer turns to its
 channel.
 
-Step, Give and Answer, which go at each step of training, are in ``step_messages.py``, with their
-layouts.
+Step and Give, which go at each step of training, are in ``step_messages.py``, with their layouts.
 """
 
 from __future__ import annotations
@@ -66,13 +65,12 @@ from .checks import (
 from .codec import message, record_check
 from .log_messages import Append, Appended, Produce
 from .record import record
-from .step_messages import FROM_SERVER, FROM_TRAINER, Answer, Get, Give, Given, Save, Step
+from .step_messages import FROM_SERVER, FROM_TRAINER, Get, Give, Given, Save, Step
 
 #: Those of ``step_messages.py`` and ``log_messages.py``, for who needs them with the others.
 __all__ = [
     "FROM_SERVER",
     "FROM_TRAINER",
-    "Answer",
     "Append",
     "Appended",
     "Get",

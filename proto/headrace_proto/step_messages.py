@@ -1,7 +1,7 @@
 """The messages of each training step, and their packed layouts.
 
-    Step          layout op │ counts │ session │ tokens … gets … │ token frame sizes columns … │ …
-    Give, Answer  layout op │ counts │ session │ tokens … │ faults │ batch columns place name │ …
+    Step   layout op │ counts │ session │ tokens … gets … │ token frame sizes columns … │ …
+    Give   layout op │ counts │ session │ tokens … │ faults │ batch columns place name │ …
 
 msgpack and a check per field would cost more than all other handling of such a message.  Its
 numbers lie at fixed places, little-endian, and only its rare part (``faults``) is msgpack.
@@ -80,38 +80,29 @@ class Given(NamedTuple):
 
 
 class Give(NamedTuple):
-    """Batches for a trainer, and answers to commits, as in Answer."""
+    """Batches for a trainer, and the answers to its commits."""
 
     session: Count
-    items: Sequence[Given]
-    committed: Counts = ()
-    stale: Counts = ()
-    faults: Plain = ()
-
-
-class Answer(NamedTuple):
-    """The answers to commits."""
-
-    session: Count
+    items: Sequence[Given] = ()
     committed: Counts = ()
     stale: Counts = ()
     faults: Plain = ()  # [token, code, text]: commits refused for a reason of their own
 
 
 #: Committed and stale tokens, and faults.
-Answers = tuple[Sequence[int], Sequence[int], Any]
+Answers = Sequence[Any]
 #: First byte, op, how many commits, released, returned, withdrawn, gets and saves follow; session.
 _STEP = struct.Struct("<BBHHHHHHQ")
 #: Token and frame of a save, bytes of its columns.
 _SAVE = struct.Struct("<QHH")
 #: First byte, op, how many committed, stale and batches follow, bytes of the faults; session.
-_ANSWER = struct.Struct("<BBHHHHQ")
+_GIVE = struct.Struct("<BBHHHHQ")
 #: The numbers of a batch, in the order of its fields; bytes of the columns, of the place, of the
 #: segment's name.
 _GIVEN = struct.Struct("<QQQQQQQQQqQH??HIB")
-#: Make a named tuple of a tuple; the constructor takes the fields one by one.
-_new = tuple.__new__
-_new_get = partial(_new, Get)
+#: Makes a message of the tuple of its fields, in half the time of its constructor.
+made = tuple.__new__
+_get_of = partial(made, Get)
 #: Maximum nesting within a field of a message.
 _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 1
 #: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
@@ -175,10 +166,6 @@ def _columns_of(packed: bytes) -> list[Any]:
 _known_columns = lru_cache(64)(_columns_of)
 
 
-def _unpack_columns(packed: bytes) -> list[Any]:
-    return _known_columns(packed) if len(packed) <= _REMEMBERED_BYTES else _columns_of(packed)
-
-
 # Messages
 
 
@@ -207,7 +194,8 @@ def _unpack_step(data: bytes) -> Step:
             at = start + length
             if at > size:
                 raise _short("Save", data)
-            listed.append(_new(Save, (token, frame, _unpack_columns(data[start:at]))))
+            unpack_columns = _known_columns if length <= _REMEMBERED_BYTES else _columns_of
+            listed.append(made(Save, (token, frame, unpack_columns(data[start:at]))))
     except struct.error:
         raise _short("Step", data) from None
     if at != size:
@@ -220,14 +208,14 @@ def _unpack_step(data: bytes) -> Step:
     asked = numbers[withdrawn:]
     if gets > 1:
         of = zip(asked[::3], asked[1::3], asked[2::3], strict=True)
-        listed_gets = tuple(map(_new_get, of))
+        listed_gets = tuple(map(_get_of, of))
     else:
-        listed_gets = (_new(Get, asked),) if asked else ()
+        listed_gets = (made(Get, asked),) if asked else ()
     lists = (
         *(numbers[:commits], numbers[commits:released]),
         *(numbers[released:returned], numbers[returned:withdrawn]),
     )
-    return _new(Step, (session, *lists, listed_gets, tuple(listed)))
+    return made(Step, (session, *lists, listed_gets, tuple(listed)))
 
 
 def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[int, ...], int]:
@@ -243,50 +231,18 @@ def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[in
     return struct.unpack_from(f"<{total}Q", data, at), end
 
 
-def _pack_answer(message: Answer) -> bytes:
-    return _pack_answers(4, message.session, (message.committed, message.stale, message.faults))
-
-
-def _pack_answers(op: int, session: int, answers: Answers, items: int = 0) -> bytes:
-    """Pack the first part of a Give, or an Answer."""
-    committed, stale, faults = answers
-    tokens = (*committed, *stale)
-    odd = pack(faults) if faults else b""
-    head = _ANSWER.pack(LAYOUT, op, len(committed), len(stale), items, len(odd), session)
-    return head + struct.pack(f"<{len(tokens)}Q", *tokens) + odd if tokens or odd else head
-
-
-def _unpack_answers(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
-    """Unpack session, number of items, (committed, stale, faults); return also their end."""
-    _, _, committed, stale, items, odd, session = _ANSWER.unpack_from(data)
-    tokens, start = _numbers(data, _ANSWER.size, committed + stale)
-    end = start + odd
-    if end > len(data):
-        raise _short("list of faults", data)
-    if max(session, *tokens, 0) > limits.MAX_COUNT:
-        _bounded("a packed list of answers", (session, *tokens))
-    faults = check_faults(unpack(data[start:end], "faults", _IN_MESSAGE)) if odd else ()
-    return session, items, (tokens[:committed], tokens[committed:], faults), end
-
-
-def _unpack_answer(data: bytes) -> Answer:
-    try:
-        session, items, answers, at = _unpack_answers(data)
-    except struct.error:
-        raise _short("Answer", data) from None
-    if items or at != len(data):
-        raise _short("Answer", data)
-    return Answer(session, *answers)
-
-
 def _pack_give(message: Give) -> bytes:
-    answers = message.committed, message.stale, message.faults
-    return pack_give(message.session, answers, [_pack_given(item) for item in message.items])
+    session, items, *answers = message
+    return pack_give(session, answers, [_pack_given(item) for item in items])
 
 
 def pack_give(session: int, answers: Answers, items: Sequence[bytes]) -> bytes:
     """Pack a Give whose batches are packed."""
-    return _pack_answers(3, session, answers, len(items)) + b"".join(items)
+    committed, stale, faults = answers
+    tokens = (*committed, *stale)
+    odd = pack(faults) if faults else b""
+    head = _GIVE.pack(LAYOUT, 3, len(committed), len(stale), len(items), len(odd), session)
+    return b"".join((head, struct.pack(f"<{len(tokens)}Q", *tokens), odd, *items))
 
 
 def _pack_given(item: Given) -> bytes:
@@ -302,16 +258,23 @@ def pack_given(numbers: Sequence[int], columns: bytes, place: bytes, segment: by
 
 def _unpack_give(data: bytes) -> Give:
     try:
-        session, items, answers, at = _unpack_answers(data)
-        listed = []
+        _, _, committed, stale, items, odd, session = _GIVE.unpack_from(data)
+        tokens, at = _numbers(data, _GIVE.size, committed + stale)
+        faults_at, at = at, at + odd
+        given = []
         for _ in range(items):
             item, at = _unpack_given(data, at)
-            listed.append(item)
+            given.append(item)
     except struct.error:
         raise _short("Give", data) from None
     if at != len(data):
         raise _short("Give", data)
-    return Give(session, tuple(listed), *answers)
+    if max(session, *tokens, 0) > limits.MAX_COUNT:
+        _bounded("a packed Give", (session, *tokens))
+    faults: Any = ()
+    if odd:
+        faults = check_faults(unpack(data[faults_at : faults_at + odd], "faults", _IN_MESSAGE))
+    return made(Give, (session, tuple(given), tokens[:committed], tokens[committed:], faults))
 
 
 def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
@@ -329,10 +292,10 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
         segment = str(data[name_at:end], "utf-8")
     except UnicodeDecodeError:
         raise ProtocolError("Given.segment is not a text in UTF-8") from None
-    columns = _unpack_columns(data[at:place_at])
-    return _new(Given, (*numbers, columns, data[place_at:name_at], segment)), end
+    unpack_columns = _known_columns if size <= _REMEMBERED_BYTES else _columns_of
+    fields = *numbers, unpack_columns(data[at:place_at]), data[place_at:name_at], segment
+    return made(Given, fields), end
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)
 FROM_SERVER.packed(3, Give, _pack_give, _unpack_give)
-FROM_SERVER.packed(4, Answer, _pack_answer, _unpack_answer)

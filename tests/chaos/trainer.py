@@ -29,7 +29,7 @@ from headrace.connection import connection
 from headrace.connection.link import Link
 from headrace.connection.session import Session
 from headrace.machine.requests import Request
-from headrace_proto.messages import Answer, Give, Step, Welcome
+from headrace_proto.messages import Give, Step, Welcome
 
 from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
@@ -69,7 +69,7 @@ def listen(ledger: Ledger) -> None:
 
     def heard(session: Session, message: Any, frames: list[Any], now: float) -> None:
         known = None if session.welcome is None else session.welcome.session
-        if isinstance(message, (Give, Answer)) and message.session == known:
+        if isinstance(message, Give) and message.session == known:
             for token in message.committed:
                 ledger.note("ok", token)
             for token in message.stale:

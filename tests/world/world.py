@@ -474,7 +474,7 @@ class Process:
                 machine.give(owner, message, self.world.bodies[message.token])
         elif isinstance(message, port.Answer):
             answers = message.committed, message.stale, message.faults
-            for _, code, text in machine.answer(owner, *answers):
+            for _, code, text in machine.answer(*answers):
                 self.stale(code, text)
         elif isinstance(message, port.Idle):
             live = (message.request,) if message.live else ()

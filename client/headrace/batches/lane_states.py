@@ -63,8 +63,7 @@ def continued(
     found = {}
     for name, state in states.items():
         column, strings = "state:" + name, state.dtype == BYTES
-        dtype = object if strings else NUMPY_OF[state.dtype]
-        initial = np.zeros((len(starts), *state.dims), dtype)
+        initial = np.zeros((len(starts), *state.dims), NUMPY_OF.get(state.dtype, object))
         if strings:
             initial[:] = b""
         if batch._slots[column].shape[0]:

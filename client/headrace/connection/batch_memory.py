@@ -147,7 +147,7 @@ class Attachment:
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         self.proof = os.read(self._fd, PROOF_BYTES)
         self._written = WrittenPages()
-        self._segments: dict[str, tuple[mmap.mmap, int, np.ndarray]] = {}
+        self.segments: dict[str, tuple[mmap.mmap, int, np.ndarray]] = {}  # by name
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", None)
@@ -158,7 +158,7 @@ class Attachment:
         self, segment: str, offset: int, nbytes: int, on_release: Callable[[], None]
     ) -> np.ndarray:
         """Return a block as a writable array that is private to this process."""
-        mapping, address, memory = self._segments.get(segment) or self._map(segment)
+        mapping, address, memory = self.segments.get(segment) or self._map(segment)
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
@@ -177,13 +177,12 @@ class Attachment:
 
     def keep(self, segment: str) -> None:
         """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
-        if segment not in self._segments:
-            with contextlib.suppress(FileNotFoundError):
-                self._map(segment)
+        with contextlib.suppress(FileNotFoundError):
+            self._map(segment)
 
     def forget(self, segment: str) -> None:
         """Forget a segment that the server retired; it is unmapped when its last reader is gone."""
-        self._segments.pop(segment, None)
+        self.segments.pop(segment, None)
 
     def _map(self, segment: str) -> tuple[mmap.mmap, int, np.ndarray]:
         """Map a segment; return its address, and its bytes, which keep it mapped."""
@@ -197,7 +196,7 @@ class Attachment:
             finally:
                 os.close(fd)
         memory = np.frombuffer(mapping, np.uint8)
-        known = self._segments[segment] = mapping, _address(memory), memory
+        known = self.segments[segment] = mapping, _address(memory), memory
         return known
 
 

@@ -104,10 +104,11 @@ class Sleep:
             self._woken = True
             os.eventfd_write(self._awake, 1)
 
-    def wait(self, at_most_s: float) -> None:
+    def wait(self, at_most_s: float) -> bool:
         """Wait for an event; with channels poll first without sleep.
 
-        A socket's descriptor reports changes only: read the socket before the wait and after it.
+        Return whether there was none at once.  A socket's descriptor reports changes only: read the
+        socket before the wait and after it.
         """
         at_most_s, spins = max(0.0, at_most_s), True
         for one in self.connections.values():
@@ -115,12 +116,17 @@ class Sleep:
                 at_most_s = 0.0
             if one.channel is None:
                 spins = False
-        for number, _ in self._spin.wait(self.files.poll, at_most_s, spins):
+        events = self.files.poll(0)
+        waits = not events and at_most_s > 0
+        if waits:
+            events = self._spin.wait(self.files.poll, at_most_s, spins)
+        for number, _ in events:
             if number == self._awake:
                 os.eventfd_read(number)
                 self._woken = False
-            else:
+            elif number in self.connections or number in self.monitors:  # not a channel
                 self._note(number)
+        return waits
 
     def look(self) -> set[int]:
         """Return the descriptors of sockets and channels with an event, without a wait.
@@ -129,16 +135,14 @@ class Sleep:
         """
         ready = {number for number, _ in self.files.poll(0)}
         for number in ready:
-            self._note(number)
+            if number in self.connections or number in self.monitors:
+                self._note(number)
         return ready
 
     def _note(self, number: int) -> None:
         """Note an event at a socket, or at its monitor."""
-        if number in self.connections:
-            self.connections[number].quiet = False
-        elif number in self.monitors:
-            one = self.monitors[number]
-            one.disturbed, one.quiet = True, False
+        one = self.connections.get(number) or self.monitors[number]
+        one.quiet, one.disturbed = False, one.disturbed or number in self.monitors
 
 
 class Connection:

@@ -83,6 +83,7 @@ class Wire:
         self._in_use = False  # whether the thread that holds the lock uses the connections
         self._sleep = Sleep(cores())
         self._said_at = -inf  # when a thread last sent what was due
+        self.slept = 0  # waits in which nothing was there at once
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
 
     def start(self, each_moment: Callable[[], None]) -> None:
@@ -131,22 +132,16 @@ class Wire:
 
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
-        self._guarded(self._exchange)
+        with self.lock:
+            self._guarded(self._exchange)
 
-    def hear(self) -> float:
-        """Handle messages that have arrived; return the time."""
-        return self._guarded(self._hear)
-
-    def say_soon(self, due: bool, heard_at: float | None = None) -> None:
-        """Send what is ``due`` now, or leave it to the next call, or to the lazy thread.
-
-        ``heard_at``: when this thread has just handled all that had arrived.
-        """
+    def say_soon(self, due: bool) -> None:
+        """Send what is ``due`` now, or leave it to the next call, or to the lazy thread."""
         if not due:
-            recent = (self.clock() if heard_at is None else heard_at) - _RECENT_S
+            recent = self.clock() - _RECENT_S
             due = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
         if due:
-            self._guarded(self._exchange if heard_at is None else self._say_and_poll, heard_at)
+            self._guarded(self._exchange)
 
     def tell(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
@@ -156,8 +151,8 @@ class Wire:
         if self._asleep:
             self._sleep.wake()
 
-    def await_news(self, news: int, at_most_s: float) -> float:
-        """Send due messages, and wait for news after number ``news``; return the time."""
+    def await_news(self, news: int, at_most_s: float, now: float | None = None) -> float:
+        """Send due messages, ``now``, and wait for news after number ``news``; return the time."""
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
@@ -169,16 +164,17 @@ class Wire:
                     try:  # wait for news that another thread receives
                         listens = self._listener is not None or not self.connections
                         if self.news == news and listens:
+                            self.slept += 1
                             self.changed.wait(at_most_s)
                     finally:
                         self._following -= 1
                     return self.clock()
-                self._guarded(self._say_and_poll)
+                now = self._guarded(self._say, now)
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:
-                    return self._said_at
-                at_most_s = min(at_most_s, self._due_in(self._said_at))
-            self._sleep.wait(at_most_s)
+                    return now
+                at_most_s = min(at_most_s, self._due_in(now))
+            self.slept += self._sleep.wait(at_most_s)
             with self.lock:
                 self._asleep = False
                 now = self._guarded(self._hear)
@@ -205,49 +201,44 @@ class Wire:
 
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""
-        return min([one.session.due_in(now) for one in self.connections], default=inf)
+        due_in_s = inf
+        for one in self.connections:
+            due_in_s = min(due_in_s, one.session.due_in(now))
+        return due_in_s
 
     # The connections, under the lock
 
     def _guarded(self, step: Callable[[float], None], now: float | None = None) -> float:
         """Run a step that uses the connections, ``now``; return the time.
 
-        The feed fails with the error of a step.
+        The caller holds the lock.  The feed fails with the error of a step.
         """
-        with self.lock:
-            now = self.clock() if now is None else now
-            # Closed, or in a signal handler amid such a step.
-            if not self.connections or self._in_use:
-                return now
-            self._in_use = True
-            try:
-                step(now)
-            except Exception as error:
-                self.fail(error)
-            except BaseException:  # Ctrl-C, say
-                if any(one.amid_message for one in self.connections):  # half of it may be sent
-                    self.fail(ConnectionLost("the connection was interrupted amid a message"))
-                for one in self.connections:  # messages that were just received may be lost
-                    one.skip_rest()
-                    one.session.greet()
-                raise
-            finally:
-                self._in_use = False
+        now = self.clock() if now is None else now
+        # Closed, or in a signal handler amid such a step.
+        if not self.connections or self._in_use:
             return now
+        self._in_use = True
+        try:
+            step(now)
+        except Exception as error:
+            self.fail(error)
+        except BaseException:  # Ctrl-C, say
+            if any(one.amid_message for one in self.connections):  # half of it may be sent
+                self.fail(ConnectionLost("the connection was interrupted amid a message"))
+            for one in self.connections:  # messages that were just received may be lost
+                one.skip_rest()
+                one.session.greet()
+            raise
+        finally:
+            self._in_use = False
+        return now
 
     def _exchange(self, now: float) -> None:
         self._say(now)
         self._hear(now)
 
-    def _say_and_poll(self, now: float) -> None:
-        """Send due messages, and receive only those that no poll would report."""
-        self._say(now)
-        for one in self.connections:
-            if not one.quiet:  # else a poll reports all that has arrived
-                one.hear(now)
-
     def _say(self, now: float) -> None:
-        """Send due messages."""
+        """Send due messages, and receive only those that no poll would report."""
         self._said_at = now
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
@@ -255,6 +246,8 @@ class Wire:
                 session.hurry()
         for one in self.connections:
             one.say(now)
+            if not one.quiet:  # else a poll reports all that has arrived
+                one.hear(now)
 
     def _hear(self, now: float) -> None:
         if len(self.connections) == 1:

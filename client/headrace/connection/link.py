@@ -169,7 +169,7 @@ class Link:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
         # An owner that is there says of each partition, and of each epoch, that it is over.
         return self.member.trainer.ended or all(
-            one.ended and not one.connected for one in self.sessions
+            not one.connected and one.ended for one in self.wire.sessions
         )
 
     @property
@@ -217,23 +217,21 @@ class Link:
         ``accepts`` may leave it here, until states are saved.  ``none_yet`` is called while there
         is none.  Each may end the wait by an exception.
         """
-        member, wire = self.member, self.wire
-        trainer = member.trainer
-        heard_at = wire.hear() if trainer.asks and not trainer.ready else None
-        if trainer.ready:
+        member = self.member
+        if member.trainer.ready:
             with self.lock:  # a wait raises errors
-                fault = member.failure is not None or wire.closing or member.refused
+                fault = member.failure is not None or self.wire.closing or member.refused
                 held = None if fault else self._next(accepts)
             if held is not None:
-                self._say_soon(held, heard_at)
+                self._say_soon(held)
                 return held
         return self._await(accepts, none_yet)
 
     def _await(
         self, accepts: Callable[[Held], bool] | None, none_yet: Callable[[], object] | None
     ) -> Held | None:
-        """Wait for the next batch."""
-        meter, trainer, looks, now = self.member.meter, self.member.trainer, 0, self.clock()
+        """Wait for the next batch, which may be at the connection already."""
+        meter, slept, looks, now = self.member.meter, self.wire.slept, 0, self.clock()
         meter.spends("blocked", now)
 
         def taken() -> Held | None:
@@ -243,8 +241,6 @@ class Link:
             if held is None:
                 if none_yet is not None:
                     none_yet()
-                if looks == 1 and self._prefetch.waits(self.session.welcome):
-                    trainer.set_prefetch(self._prefetch.batches)
                 if looks > 1:
                     self._awaited.awaited_s += self.waits.looked_at - self._counted_at
                 self._counted_at = self.waits.looked_at
@@ -257,6 +253,10 @@ class Link:
             )
         finally:
             meter.spends("busy" if held is not None else "", self.waits.looked_at)
+        prefetch = self._prefetch
+        if prefetch.auto and self.wire.slept != slept and prefetch.waits(self.session.welcome):
+            with self.lock:
+                self.member.trainer.set_prefetch(prefetch.batches)
         if held is not None and looks == 1:  # no message was sent meanwhile
             self._say_soon(held)
         return held
@@ -265,9 +265,9 @@ class Link:
         """Take the next batch, if it is there and accepted.  The caller holds the lock."""
         if self.member.trainer.torn:
             raise FeedRewound(_TORN)
-        held = self.member.trainer.take(accepts)
-        if held is not None and self._prefetch.took(held.given.nbytes):
-            self.member.trainer.set_prefetch(self._prefetch.batches)
+        held, prefetch = self.member.trainer.take(accepts), self._prefetch
+        if held is not None and prefetch.auto and prefetch.took(held.given.nbytes):
+            self.member.trainer.set_prefetch(prefetch.batches)
         return held
 
     @property
@@ -275,11 +275,11 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.member.trainer.awaited or 0]
 
-    def _say_soon(self, held: Held, heard_at: float | None = None) -> None:
+    def _say_soon(self, held: Held) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
             with self.lock:  # the lazy thread asks, too
-                self.wire.say_soon(self.member.trainer.any_due, heard_at)
+                self.wire.say_soon(self.member.trainer.any_due)
         except BaseException:
             self.untake(held)
             raise

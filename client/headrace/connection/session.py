@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +33,6 @@ from headrace_proto.errors import (
     one_line,
 )
 from headrace_proto.messages import (
-    Answer,
     Answered,
     Bye,
     Ended,
@@ -55,6 +54,7 @@ from headrace_proto.messages import (
 )
 from headrace_proto.placement import partitions_of
 from headrace_proto.state_buffers import FIRST_BUFFER
+from headrace_proto.step_messages import made
 
 from ..machine.requests import Requests
 from ..machine.trainer import Trainer
@@ -247,18 +247,17 @@ class Session:
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
         """Handle a message, with the frames after its header."""
-        kind = type(message)
+        kind, welcome = type(message), self.welcome
+        handle = _OF_SESSION.get(kind) if self.connected else None
+        if handle is not None and welcome is not None and message.session == welcome.session:
+            self.heard_at = now
+            handle(self, message, frames)
+            self._heard += 1
+            return
         if kind is ServedShare or (kind is Refused and message.code == _NO_FEED):
             return  # of another server, or one with other owners: the link asks the locator again
-        self.heard_at, welcome = now, self.welcome
-        of_session = self.connected and kind in _OF_SESSION
-        if of_session and welcome is not None and message.session == welcome.session:
-            if kind is Give:
-                self._on_give(message, frames)
-            else:
-                _OF_SESSION[kind](self, message)
-            self._heard += 1
-        elif kind is Welcome and self.awaits(message):
+        self.heard_at = now
+        if kind is Welcome and self.awaits(message):
             self._on_welcome(message)
         elif kind is Refused:
             self.member.fail(from_code(message.code, message.text))
@@ -329,12 +328,12 @@ class Session:
         trainer.bound(welcome.max_credits)
         trainer.welcome(self.number, upcoming, welcome.stale, welcome.others)
 
-    def _on_pulse(self, pulse: Pulse) -> None:
+    def _on_pulse(self, pulse: Pulse, frames: object) -> None:
         self.waiting = one_line(pulse.waiting)
         if pulse.said != self._heard:  # a message was dropped
             self.greet()
 
-    def _on_ended(self, message: Ended) -> None:
+    def _on_ended(self, message: Ended, frames: object) -> None:
         if not message.code:
             self.finished = True
         elif not self.ended:  # a server that is stopped then accepts nothing from this trainer
@@ -353,10 +352,11 @@ class Session:
         return value if isinstance(value, int) else unknown
 
     def _on_give(self, message: Give, frames: list[Any]) -> None:
-        if message.committed or message.stale or message.faults:
-            self._on_answer(message)
+        _, items, *answers = message
         trainer, mapped, memory = self.member.trainer, self.mapped, self.memory
-        for given in message.items:
+        if any(answers):
+            self._on_answers(answers)
+        for given in items:
             token, segment = given.token, given.segment
             if given.partition >= trainer.partitions:
                 raise ProtocolError(f"a batch is of partition {given.partition}, which is none")
@@ -364,7 +364,7 @@ class Session:
                 continue
             if segment:
                 mapped.add(token)
-                if memory is not None:
+                if memory is not None and segment not in memory.segments:
                     memory.keep(segment)
                 trainer.give(self.number, given, memory, partial(mapped.released.append, token))
             elif 0 < given.frame <= len(frames):
@@ -375,26 +375,26 @@ class Session:
                     f"but the message has {len(frames)} frames"
                 )
 
-    def _on_answer(self, message: Answer | Give) -> None:
-        answers = message.committed, message.stale, message.faults
-        for held, code, text in self.member.trainer.answer(self.number, *answers):
+    def _on_answers(self, answers: Sequence[Any]) -> None:
+        """Take the answers to commits: committed and stale tokens, and faults."""
+        for held, code, text in self.member.trainer.answer(*answers):
             name = named(held.given)
             text = f"{name}: {text}" if text else f"{name} {STALE}"
             self.member.refused.append(from_code(code, text))
             self.member.void.add(held.given.token)
 
-    def _on_idle(self, idle: Idle) -> None:
+    def _on_idle(self, idle: Idle, frames: object) -> None:
         self.member.trainer.idle(self.number, idle.requests, idle.live)
 
-    def _on_let_go(self, message: LetGo) -> None:
+    def _on_let_go(self, message: LetGo, frames: object) -> None:
         self.member.trainer.let_go()
 
-    def _on_retired(self, message: Retired) -> None:
+    def _on_retired(self, message: Retired, frames: object) -> None:
         if self.memory is not None:
             for segment in message.segments:
                 self.memory.forget(segment)
 
-    def _on_over(self, over: Over) -> None:
+    def _on_over(self, over: Over, frames: object) -> None:
         trainer = self.member.trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
             raise ProtocolError(
@@ -509,12 +509,12 @@ class Session:
             if len(saves) == _SAVES or (frames and frame):
                 steps.append((Step(session, saves=saves), frames))
                 saves, frames = [], []
-            saves.append(Save(token, number, states.columns))
+            saves.append(made(Save, (token, number, states.columns)))
             frames += frame
         if commits or released or returned or withdrawn or gets:
             self._stepped_at = now
-            lists = tokens, released, returned, withdrawn
-            steps.append((Step(session, *lists, gets, saves), frames))
+            fields = session, tokens, released, returned, withdrawn, gets, saves
+            steps.append((made(Step, fields), frames))
         return steps
 
     # The connection
@@ -566,16 +566,15 @@ def named(batch: Any) -> str:
     return f"batch {batch.partition}/{batch.number} (token {batch.token}, {rows})"
 
 
-#: How each message of an open session is handled; a Give also has frames.
-_OF_SESSION: dict[type, Callable[..., object]] = {
+#: How each message of an open session is handled, with its further frames.
+_OF_SESSION: dict[type, Callable[[Session, Any, list[Any]], object]] = {
     Give: Session._on_give,
     Pulse: Session._on_pulse,
-    Answer: Session._on_answer,
-    Answered: lambda session, message: session.requests.receive(message),
+    Answered: lambda session, message, frames: session.requests.receive(message),
     Idle: Session._on_idle,
     Over: Session._on_over,
     LetGo: Session._on_let_go,
     Ended: Session._on_ended,
     Retired: Session._on_retired,
-    Unknown: lambda session, message: session.greet(),
+    Unknown: lambda session, message, frames: session.greet(),
 }

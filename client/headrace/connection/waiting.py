@@ -49,13 +49,14 @@ class Waits:
 
         ``about``: the session whose answer is missing, where that is not the first.
         """
-        wire, refused, over = self._wire, self._member.refused, False
+        wire, member, over = self._wire, self._member, False
+        refused = member.refused
         now = self.looked_at = started = wire.clock() if started is None else started
         slept_s = wire.clock.slept_s
         while True:
             with wire.lock:
                 news = wire.news
-                if (failure := wire.failure) is not None:
+                if member.failure is not None and (failure := wire.failure):
                     self.failure_raised = True
                     raise failure
                 if wire.closing:
@@ -75,7 +76,7 @@ class Waits:
                     raise self._too_late(session, now, limit_s, what, slept_s)
                 rest_s = min(_STEP_S, started + limit_s - now)
                 over = rest_s <= 0
-            now = self.looked_at = wire.await_news(news, rest_s)
+            now = self.looked_at = wire.await_news(news, rest_s, now)
 
     def _too_late(
         self, session: Session, now: float, timeout_s: float, what: str, slept_s: float

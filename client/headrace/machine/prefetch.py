@@ -25,7 +25,7 @@ class Prefetch:
 
     def __init__(self, asked: int | str) -> None:
         """``asked``: a number of batches, or "auto"."""
-        self.asked = asked
+        self.asked, self.auto = asked, asked == AUTO
         self.batches = asked if isinstance(asked, int) else _FIRST
         self._taken = 0  # batches taken since the number has grown
         # Bytes of the largest batch of the last two spans of batches, and of the last one.
@@ -34,8 +34,6 @@ class Prefetch:
 
     def took(self, nbytes: int) -> bool:
         """Note that the trainer takes a batch; return whether fewer are prefetched from now on."""
-        if self.asked != AUTO:
-            return False
         self._taken += 1
         self._rest -= 1
         if not self._rest:
@@ -54,7 +52,7 @@ class Prefetch:
 
     def waits(self, welcome: Welcome | None) -> bool:
         """Note that the trainer waits; return whether more batches are prefetched from now on."""
-        if self.asked != AUTO or self._taken < self.batches or welcome is None:
+        if self._taken < self.batches or welcome is None:
             return False
         states = welcome.properties.get("placement") == "server"
         most = min(_MOST, welcome.max_credits - 1, _MOST_BYTES // self._largest)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_proto.step_messages import Get, Given
+from headrace_proto.step_messages import Get, Given, made
 
 Token = int
 Turn = tuple[int, int]
@@ -125,7 +125,7 @@ class Trainer:
         explicit: bool = False,
         lazy: bool = False,
     ) -> None:
-        self.rank = rank
+        self.partitions, self.rank = partitions, rank
         self.most = _NEVER
         self.set_prefetch(prefetch)
         self.any_order, self.explicit = any_order and rank < 0, explicit
@@ -244,10 +244,6 @@ class Trainer:
     # What is known, for the caller
 
     @property
-    def partitions(self) -> int:
-        return len(self._cells)
-
-    @property
     def latest(self) -> int:
         """The latest epoch that is known to have begun."""
         return max([self.epoch, *(cell.turn[0] for cell in self._cells)])
@@ -299,7 +295,8 @@ class Trainer:
 
         ``accepts`` may leave it here, by False or an exception.
         """
-        held = None if (request := self._next()) is None else self.ready.get(request)
+        request = self._next() if self.ready else None
+        held = None if request is None else self.ready.get(request)
         if held is None or self.full:
             self.waits = True
             return None
@@ -444,7 +441,7 @@ class Trainer:
     @property
     def full(self) -> bool:
         """Whether the trainer has as many batches, or commits without an answer, as it may."""
-        return max(len(self.hands) - len(self.ready), len(self.commits)) >= self.most
+        return len(self.hands) - len(self.ready) >= self.most or len(self.commits) >= self.most
 
     @property
     def in_hand(self) -> int:
@@ -480,7 +477,7 @@ class Trainer:
         cell.asked[request] = epoch
         self.asks[request] = cell
         owner = self._owners[self.owner_of[p]]
-        owner.gets.append(Get(request, p, epoch))
+        owner.gets.append(made(Get, (request, p, epoch)))
         if self.any_order:
             owner.asked[request] = None
         heapq.heappush(self._line, (epoch, request))
@@ -633,7 +630,6 @@ class Trainer:
 
     def answer(
         self,
-        owner: int,
         committed: Iterable[Token],
         stale: Sequence[Token] = (),
         faults: Sequence[tuple[Token, str, str]] = (),

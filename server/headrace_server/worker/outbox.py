@@ -31,7 +31,7 @@ from pathlib import Path
 
 from headrace_proto import messages
 from headrace_proto.limits import MAX_HEADER_BYTES
-from headrace_proto.messages import FROM_SERVER, Answered, Ended, Idle, LetGo, Pulse
+from headrace_proto.messages import FROM_SERVER, Answered, Ended, Give, Idle, LetGo, Pulse
 from headrace_proto.step_messages import Answers, pack_give, pack_given
 
 from ..leasing.words import Batch
@@ -252,7 +252,7 @@ class Outbox:
             session.said += 1
             self._send_header(session.identity, pack_give(session.number, ((), (), ()), [one]))
         if any(answers):
-            self._send(session, messages.Answer(session.number, *answers))
+            self._send(session, Give(session.number, (), *answers))
 
     def _send_bytes(self, session: Session, leased: _Leased) -> None:
         session.said += 1
@@ -291,7 +291,7 @@ class Outbox:
 
     def _send_answers(self, session: Session) -> None:
         while session in self._answers:
-            self._send(session, messages.Answer(session.number, *self._take_answers(session)))
+            self._send(session, Give(session.number, (), *self._take_answers(session)))
 
     def forget(self, session: Session) -> None:
         """Drop the messages to a trainer that is gone, or greets again."""

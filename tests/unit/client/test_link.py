@@ -23,8 +23,8 @@ from headrace.machine.requests import flush_states
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded
 from headrace_proto.messages import (
-    Answer,
     Ended,
+    Give,
     Hello,
     Pulse,
     Refused,
@@ -73,10 +73,10 @@ class Taking:
         self.thread = threading.Thread(target=self._take)
         waits, await_news = threading.Event(), Wire.await_news
 
-        def awaited(wire: Wire, news: int, at_most_s: float) -> float:
+        def awaited(wire: Wire, news: int, at_most_s: float, *now: float) -> float:
             if threading.current_thread() is self.thread:
                 waits.set()
-            return await_news(wire, news, at_most_s)
+            return await_news(wire, news, at_most_s, *now)
 
         monkeypatch.setattr(Wire, "await_news", awaited)
         self.thread.start()
@@ -150,7 +150,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
     with linked(peer, 0.8) as link:
         await_news, woken = Wire.await_news, []
 
-        def suspended(wire: Wire, news: int, at_most_s: float) -> float:
+        def suspended(wire: Wire, news: int, at_most_s: float, *now: float) -> float:
             if threading.current_thread() is trainer and not woken:
                 woken.append(True)
                 link.wire.exchange()  # the request for a batch goes out
@@ -158,7 +158,7 @@ def test_a_process_that_resumes_after_its_deadline_reads_before_it_gives_up(
                     machine[0] += 3600
                     peer.end()
                     assert sockets[-1].poll(1000 * int(PATIENCE_S))
-            return await_news(wire, news, at_most_s)
+            return await_news(wire, news, at_most_s, *now)
 
         trainer = threading.current_thread()
         monkeypatch.setattr(Wire, "await_news", suspended)
@@ -204,9 +204,11 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
             link.ask(flush_states(1, []), at_most_s=0.1)
 
 
-@pytest.mark.parametrize("answer", [Answer(7, (), (11,)), Answer(7, (), (), [[11, "state", ""]])])
+@pytest.mark.parametrize(
+    "answer", [Give(7, (), (), (11,)), Give(7, (), (), (), [[11, "state", ""]])]
+)
 def test_a_rank_that_goes_on_after_a_refused_commit_gets_an_error_that_ends_it(
-    peer: Peer, answer: Answer
+    peer: Peer, answer: Give
 ):
     """It may have batches ahead: these are of rounds that the others do not have."""
 
@@ -245,7 +247,7 @@ def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Pee
         peer.welcome()
         for token in (11, 12):
             peer.give(token, token)
-        for answer in (Answer(7, (), (11,)), Answer(7, (12,))):
+        for answer in (Give(7, (), (), (11,)), Give(7, (), (12,))):
             while not peer.hear(Step).commits:
                 pass
             peer.say(answer)

@@ -109,10 +109,10 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once a thread of the test sleeps at the sockets."""
     sleeps, wait = threading.Event(), Sleep.wait
 
-    def noted(sleep: Sleep, at_most_s: float) -> None:
+    def noted(sleep: Sleep, at_most_s: float) -> bool:
         if threading.current_thread().name != "headrace":
             sleeps.set()
-        wait(sleep, at_most_s)
+        return wait(sleep, at_most_s)
 
     monkeypatch.setattr(Sleep, "wait", noted)
     return sleeps
@@ -192,11 +192,12 @@ def test_the_rest_of_a_message_whose_receipt_was_interrupted_is_not_the_next_mes
 
 
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(alone: Link, peer: Peer):
-    def handled(sleep: Sleep, at_most_s: float) -> None:
+    def handled(sleep: Sleep, at_most_s: float) -> bool:
         patch.undo()
         peer.say(Pulse(7, waiting="to a handler"))
         assert not alone.sessions[0].waiting
         heard(alone, lambda s: s.waiting == "to a handler")
+        return True
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sleep, "wait", handled)

@@ -49,7 +49,7 @@ def test_a_batch_that_is_larger_than_all_before_bounds_those_that_were_many(nbyt
     assert ahead.took(nbytes) is (fewer < 16) and ahead.batches == fewer
     assert grown(ahead, welcome(), batches=120) == [fewer], "others may be as large"
     explicit = Prefetch(16)
-    assert not explicit.took(nbytes) and explicit.batches == 16
+    assert not explicit.auto and explicit.batches == 16
 
 
 def test_after_a_rare_large_batch_it_grows_again_and_among_large_ones_it_stays():

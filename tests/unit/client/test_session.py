@@ -15,7 +15,6 @@ from headrace_proto import limits
 from headrace_proto.errors import ProtocolError, StaleLease, StateError
 from headrace_proto.messages import (
     FROM_TRAINER,
-    Answer,
     Bye,
     Ended,
     Give,
@@ -220,7 +219,7 @@ def test_refused_commits_are_named_and_raised_once():
     for token in (11, 12, 13):
         one.trainer.take()
         one.trainer.commit(token)
-    one.hear(Answer(7, (11,), (12,), [[13, "state", "why"]]))
+    one.hear(Give(7, (), (11,), (12,), [[13, "state", "why"]]))
     stale, fault = one.member.refused
     assert isinstance(stale, StaleLease) and "was committed after its lease had ended" in str(stale)
     assert str(stale).startswith("batch 1/0 (token 12, 1 row)")

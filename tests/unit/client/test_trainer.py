@@ -55,7 +55,7 @@ def test_a_loop_with_as_many_batches_or_commits_as_it_may_have_gets_no_more():
     assert one.take() is None and not asks(one) and not one.stuck
     assert all(map(one.commit, tokens))
     assert sent(one) and not asks(one), "their answers are to come first"
-    one.answer(0, tokens[:1])
+    one.answer(tokens[:1])
     assert len(asks(one)) == 3
 
 

@@ -18,7 +18,7 @@ REGISTRIES: tuple[Registry, ...] = (
     messages.FROM_TRAINER,
     messages.FROM_SERVER,
 )
-PACKED = (messages.Step, messages.Give, messages.Answer)
+PACKED = (messages.Step, messages.Give)
 KINDS = [(r, kind) for r in REGISTRIES for kind in r.kinds if kind not in PACKED]
 NAMES = [kind.__name__ for _, kind in KINDS]
 

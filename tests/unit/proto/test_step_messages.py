@@ -9,7 +9,6 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
-    Answer,
     Get,
     Give,
     Given,
@@ -43,9 +42,9 @@ GETS = Get(7, 0), Get(8, 3, 2)
 SAVES = Save(300, 1, COLUMNS), Save(301)
 STEP = Step(3, (1, 2), (limits.MAX_COUNT,), (300,), (5,), GETS, SAVES)
 GIVE = Give(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
-ANSWER = Answer(3, (1,), (2,), [[300, "state", "no"]])
-WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWER)]
-NAMES = ["Step", "Give", "Answer"]
+ANSWERS = Give(3, (), (1,), (2,), [[300, "state", "no"]])
+WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, GIVE), (FROM_SERVER, ANSWERS)]
+NAMES = ["Step", "Give", "Give of answers"]
 
 _frames = st.integers(0, 2**16 - 1)
 _saves = st.builds(Save, counts, _frames, columns)
@@ -71,7 +70,6 @@ _listed = (st.lists(_gets, max_size=9).map(tuple), st.lists(_saves, max_size=9).
 MESSAGES = [
     (FROM_TRAINER, st.builds(Step, counts, *[_tokens] * 4, *_listed)),
     (FROM_SERVER, st.builds(Give, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults)),
-    (FROM_SERVER, st.builds(Answer, counts, _tokens, _tokens, _faults)),
 ]
 
 
