@@ -206,16 +206,18 @@ def _unpack_step(data: bytes) -> Step:
     returned += released
     withdrawn += returned
     asked = numbers[withdrawn:]
-    if gets > 1:
-        of = zip(asked[::3], asked[1::3], asked[2::3], strict=True)
-        listed_gets = tuple(map(_get_of, of))
-    else:
-        listed_gets = (made(Get, asked),) if asked else ()
-    lists = (
-        *(numbers[:commits], numbers[commits:released]),
-        *(numbers[released:returned], numbers[returned:withdrawn]),
+    return made(
+        Step,
+        (
+            session,
+            numbers[:commits],
+            numbers[commits:released],
+            numbers[released:returned],
+            numbers[returned:withdrawn],
+            tuple(map(_get_of, zip(asked[::3], asked[1::3], asked[2::3], strict=True))),
+            tuple(listed),
+        ),
     )
-    return made(Step, (session, *lists, listed_gets, tuple(listed)))
 
 
 def _numbers(data: bytes, at: int, tokens: int, gets: int = 0) -> tuple[tuple[int, ...], int]:

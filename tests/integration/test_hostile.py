@@ -23,10 +23,10 @@ from headrace_proto.credentials import load_keys
 from headrace_proto.errors import one_line
 from headrace_proto.messages import (
     FROM_TRAINER,
-    Answer,
     Bye,
     Flush,
     Get,
+    Give,
     Handed,
     Hello,
     Pulse,
@@ -211,7 +211,7 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
             peer.send(FROM_TRAINER.encode(Step(session, tokens)))
             answered: list[int] = []
             while len(answered) < len(tokens):
-                told = hear(peer, Answer)
+                told = hear(peer, Give)
                 answered += [*told.stale, *(token for token, *_ in told.faults)]
             assert answered == list(tokens)
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
@@ -279,7 +279,7 @@ def test_no_number_of_a_peer_ends_a_process_or_reaches_the_next_rank_or_start(tm
                 for greeting in greetings_with(number, whole):
                     with dealer(worker) as peer:
                         peer.send_multipart(greeting)
-                        while isinstance(told := answer(peer), (Pulse, Answer)):
+                        while isinstance(told := answer(peer), (Pulse, Give)):
                             pass
                         if isinstance(told, Welcome):
                             for message in messages_with(told.session, number):

@@ -60,7 +60,7 @@ def test_the_first_good_save_of_a_state_stands(feed):
 @pytest.mark.parametrize("late", [False, True])
 def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(feed, late, monkeypatch):
     """It stands where the session has it already."""
-    batch, save = next(feed), Link.save
+    batch, save = next(feed), Link.commit
     batch.save_state("chain", CHAIN)
 
     def interrupted(*arguments: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_save_that_ctrl_c_ends_stands_or_can_be_repeated(feed, late, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Link, "save", interrupted)
+        patch.setattr(Link, "commit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             batch.save_state("tag", TAG)
     if late:
@@ -97,7 +97,7 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(feed,
     monkeypatch.setattr(state_block, "_PART_BYTES", 1)  # at least one row to each part
     said: list[Any] = []
     flushings: list[threading.Thread] = []
-    ask, save = Link.ask, Link.save
+    ask, save = Link.ask, Link.commit
 
     def train(batch: Any) -> None:
         batch.save_state("chain", CHAIN)
@@ -124,7 +124,7 @@ def test_a_save_waits_for_a_flush_in_another_thread_and_a_flush_for_a_save(feed,
     saving = threading.Thread(target=train, args=(next(feed),))
     with monkeypatch.context() as patch:
         patch.setattr(Link, "ask", asked)
-        patch.setattr(Link, "save", saved)
+        patch.setattr(Link, "commit", saved)
         feed.flush_states()
         saving.join()
         for flushing in flushings:

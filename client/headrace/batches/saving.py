@@ -91,12 +91,9 @@ class Saving(TakenBatches):
     def accepts(self, held: Held) -> bool:
         """Return whether the batch before in the same lanes is saved, or its lease has ended."""
         trainer, partition = self._link.member.trainer, held.given.partition
-        return not (
-            trainer.in_hand
-            and any(
-                one.taken and not one.stale and one.given.partition == partition
-                for one in trainer.hands.values()
-            )
+        return len(trainer.hands) == len(trainer.ready) or not any(
+            one.taken and not one.stale and one.given.partition == partition
+            for one in trainer.hands.values()
         )
 
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
@@ -226,7 +223,7 @@ class Saving(TakenBatches):
                     )
                 else:
                     states = States(*upload.finish(saved))
-                counts = self._link.save(batch.token, states)
+                counts = self._link.commit(batch.token, states)
             except BaseException:  # such as Ctrl-C: what the session lacks can be saved again
                 if batch.token in self._link.member.trainer.hands:
                     for name in ready:

@@ -22,7 +22,7 @@ import contextlib
 import logging
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import zmq
@@ -233,9 +233,9 @@ class Connection:
 
     # Hearing
 
-    def has_news(self, ready: set[int]) -> bool:
-        """Return whether a message may have come, given the descriptors with an event."""
-        return not self.quiet or (self.channel is not None and self.channel.fileno() in ready)
+    def channel_in(self, ready: Collection[int]) -> bool:
+        """Return whether its channel has an event, by the descriptors with one."""
+        return self.channel is not None and self.channel.fileno() in ready
 
     def hear(self, now: float) -> None:
         """Handle messages that have arrived."""

@@ -133,7 +133,7 @@ class Wire:
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
         with self.lock:
-            self._guarded(self._exchange)
+            self._exchange()
 
     def say_soon(self, due: bool) -> None:
         """Send what is ``due`` now, or leave it to the next call, or to the lazy thread."""
@@ -141,7 +141,7 @@ class Wire:
             recent = self.clock() - _RECENT_S
             due = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
         if due:
-            self._guarded(self._exchange)
+            self._exchange()
 
     def tell(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
@@ -159,17 +159,8 @@ class Wire:
                 if self._listener is None and self.connections:
                     self._listener = me
                 if self._listener is not me:
-                    self._guarded(self._exchange)
-                    self._following += 1
-                    try:  # wait for news that another thread receives
-                        listens = self._listener is not None or not self.connections
-                        if self.news == news and listens:
-                            self.slept += 1
-                            self.changed.wait(at_most_s)
-                    finally:
-                        self._following -= 1
-                    return self.clock()
-                now = self._guarded(self._say, now)
+                    return self._follow(news, at_most_s)
+                now = self._exchange(hears=False, now=now)
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:
                     return now
@@ -177,7 +168,7 @@ class Wire:
             self.slept += self._sleep.wait(at_most_s)
             with self.lock:
                 self._asleep = False
-                now = self._guarded(self._hear)
+                now = self._exchange(says=False)
                 if self.news == news:
                     self._away = lose_silent(self.sessions, self._away, now)
                 return now
@@ -187,6 +178,18 @@ class Wire:
                 if self._following:
                     with self.lock:
                         self.changed.notify_all()  # one of the waiting threads listens from here on
+
+    def _follow(self, news: int, at_most_s: float) -> float:
+        """Wait for news that another thread receives; return the time."""
+        self._exchange()
+        self._following += 1
+        try:
+            if self.news == news and (self._listener is not None or not self.connections):
+                self.slept += 1
+                self.changed.wait(at_most_s)
+        finally:
+            self._following -= 1
+        return self.clock()
 
     def close(self) -> None:
         """Leave the feed, give batches back, and end the thread.  Nothing is sent from now on."""
@@ -208,10 +211,11 @@ class Wire:
 
     # The connections, under the lock
 
-    def _guarded(self, step: Callable[[float], None], now: float | None = None) -> float:
-        """Run a step that uses the connections, ``now``; return the time.
+    def _exchange(self, says: bool = True, hears: bool = True, now: float | None = None) -> float:
+        """Send due messages, and handle those that have arrived; return the time.
 
-        The caller holds the lock.  The feed fails with the error of a step.
+        The caller holds the lock.  Unless it ``hears``, only those are handled that no poll would
+        report.  The feed fails with an error of this.
         """
         now = self.clock() if now is None else now
         # Closed, or in a signal handler amid such a step.
@@ -219,7 +223,19 @@ class Wire:
             return now
         self._in_use = True
         try:
-            step(now)
+            if says:
+                self._said_at = now
+                if self.clock.slept_s > self._slept_s:
+                    self._slept_s = self.clock.slept_s
+                    for session in self.sessions:
+                        session.hurry()
+                for one in self.connections:
+                    one.say(now)
+            alone = len(self.connections) == 1
+            ready = self._sleep.look() if hears and not alone else ()
+            for one in self.connections:
+                if not one.quiet or (hears and (alone or one.channel_in(ready))):
+                    one.hear(now)
         except Exception as error:
             self.fail(error)
         except BaseException:  # Ctrl-C, say
@@ -232,31 +248,6 @@ class Wire:
         finally:
             self._in_use = False
         return now
-
-    def _exchange(self, now: float) -> None:
-        self._say(now)
-        self._hear(now)
-
-    def _say(self, now: float) -> None:
-        """Send due messages, and receive only those that no poll would report."""
-        self._said_at = now
-        if self.clock.slept_s > self._slept_s:
-            self._slept_s = self.clock.slept_s
-            for session in self.sessions:
-                session.hurry()
-        for one in self.connections:
-            one.say(now)
-            if not one.quiet:  # else a poll reports all that has arrived
-                one.hear(now)
-
-    def _hear(self, now: float) -> None:
-        if len(self.connections) == 1:
-            self.connections[0].hear(now)
-            return
-        ready = self._sleep.look()
-        for one in self.connections:
-            if one.has_news(ready):
-                one.hear(now)
 
     def fail(self, error: BaseException) -> None:
         with self.lock:
@@ -325,7 +316,7 @@ class Wire:
                 return
             for one in self.connections:
                 one.quiet = False
-            self._guarded(self._exchange)
+            self._exchange()
             self._away = lose_silent(self.sessions, self._away, self.clock())
 
 

@@ -167,9 +167,10 @@ class Link:
     @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
+        sessions = self.wire.sessions
         # An owner that is there says of each partition, and of each epoch, that it is over.
-        return self.member.trainer.ended or all(
-            not one.connected and one.ended for one in self.wire.sessions
+        return self.member.trainer.ended or (
+            not sessions[0].connected and all(one.ended and not one.connected for one in sessions)
         )
 
     @property
@@ -299,28 +300,18 @@ class Link:
         return self.ended or (self.member.explicit and self.member.trainer.stuck)
 
     def commit(self, token: int, states: States | None = None) -> bool:
-        """Send the commit of a batch soon, with its states if they do not stay here.
+        """Commit a batch, with its states if they do not stay here, with the next request.
 
         Return False where another trainer got its rows.
         """
         with self.lock:
+            self.wire.tell()
             return self.member.trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:
         with self.lock:
             if token in self.member.trainer.hands:
                 self.member.trainer.give_back(token)
-
-    def save(self, token: int, states: States | None) -> bool:
-        """Commit a batch of segments.
-
-        In a loop of small steps the commit is sent with the request for the next batch.
-        """
-        with self.lock:
-            counts = self.member.trainer.commit(token, states)
-            self.wire.tell()
-            self.wire.say_soon(False)
-        return counts
 
     def ask(
         self, request: Request, at_most_s: float = inf, of: Iterable[Session] | None = None

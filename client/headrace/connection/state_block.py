@@ -206,13 +206,11 @@ class BlockMaker:
         self.states = states
         self.numeric = all(state.dtype != BYTES for state in states.values())
         self.pool = BufferPool()
-        self._plans: dict[int, _Plan] = {}
+        #: Of numbers: slots, their description and the block's size, by the number of rows.
+        self.plans: dict[int, _Plan] = {}
 
     def plan(self, rows: int) -> _Plan:
-        """Return slots, their description and the block's size for ``rows`` rows of numbers."""
-        plan = self._plans.get(rows)
-        if plan is None:
-            plan = self._plans[rows] = self._plan(rows, dict.fromkeys(self.states, 0))
+        plan = self.plans[rows] = self._plan(rows, {})
         return plan
 
     def block(self, rows: int, values: Mapping[str, Any]) -> tuple[list[list[Any]], np.ndarray]:
@@ -222,7 +220,7 @@ class BlockMaker:
             for name, value in values.items()
             if self.states[name].dtype == BYTES
         }
-        slots, columns, nbytes = self._plan(rows, data) if data else self.plan(rows)
+        slots, columns, nbytes = self._plan(rows, data)
         block = self.pool.buffer(nbytes)
         for name, slot in slots.items():
             if slot.dtype == BYTES:
@@ -296,7 +294,7 @@ class Upload:
         """``buffers``: state buffers of the session, for states without strings."""
         self._maker, self._rows = maker, rows
         if maker.numeric:
-            self._slots, self._columns, nbytes = maker.plan(rows)
+            self._slots, self._columns, nbytes = maker.plans.get(rows) or maker.plan(rows)
             self._block = buffer = None if buffers is None else buffers.take(nbytes)
             self._array = maker.pool.buffer(nbytes) if buffer is None else buffer.array
 

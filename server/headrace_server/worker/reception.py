@@ -312,42 +312,45 @@ class Reception:
             self._budget.open(session, session.feed.states.buffer_bytes)
 
     def _on_step(self, session: Session, step: Step, frames: Sequence[Frame]) -> None:
+        _, commits, released, returned, withdrawn, gets, saves = step
         feed = session.feed
-        excess = len(step.commits) + len(step.saves) - self._most_commits
+        excess = len(commits) + len(saves) - self._most_commits
         if excess > 0 and not self._limits.bears(  # more commits than it can have batches
             session.identity, session.seen, _OF_FALSE * excess
         ):
             return
-        for token in step.released:
+        for token in released:
             self.outbox.unmap(session, token)
         if not feed.serves:
             return
         desk, name = feed.desk, session.nonce
-        if step.commits or step.saves:
+        if commits or saves:
             if not feed.resuming.is_touched:
                 feed.resuming.touched()
             session.awaits = False
-        for token in step.commits:
+        for token in commits:
             desk.commit(name, token)
-        for save in step.saves:
+        for save in saves:
             desk.commit(name, save.token, self._states_of(session, save, frames))
-        if step.returned:
-            desk.give_back(name, step.returned)
-        if step.withdrawn:
-            desk.withdraw(name, step.withdrawn)
-        if step.gets:
-            desk.ask(name, step.gets)
+        if returned:
+            desk.give_back(name, returned)
+        if withdrawn:
+            desk.withdraw(name, withdrawn)
+        if gets:
+            desk.ask(name, gets)
 
     @staticmethod
     def _states_of(session: Session, save: Save, frames: Sequence[Frame]) -> Payload | None:
         """Return the states of a save, which lie in a frame or in a buffer; None without states."""
         number = save.frame
+        if not number and session.feed.stateful:
+            return None
         blocks, first = (frames, 1) if number < FIRST_BUFFER else (session.buffers, FIRST_BUFFER)
         if not session.feed.stateful or number - first >= len(blocks or ()):
             where = f"frame {number}" if first == 1 else f"buffer {number - first}"
             name = session.feed.name
             raise ProtocolError(f"states came for {name!r} in {where}, which is none")
-        return (save.columns, blocks[number - first]) if number and blocks else None
+        return (save.columns, blocks[number - first]) if blocks else None
 
     # Greetings
 
