@@ -31,7 +31,7 @@ Call = tuple[str, dict[str, Any]]
 _WORD = 2**64 - 1
 #: Streams of chance: the uses of one seed.
 _SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 5, 6, 7, 8, 9
-_MIXES, _PASSES = 10, 11
+_MIXES, _PASSES, _BLOCKS, _BLOCK_ROWS, _ROUNDS = 10, 11, 12, 13, 14
 ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
 _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
 #: By class, in proportions that a trainer can change.
@@ -44,11 +44,13 @@ class Declared:
     """A feed: its examples, whether they are only read forward, and the calls after the source.
 
     A mix has no examples: its first call is "mix", with a Declared for each of its ``sources``.
+    ``blocks`` has the block of each example, where blocks are shuffled.
     """
 
     examples: Sequence[Example]
     calls: Sequence[Call]
     forward: bool = False
+    blocks: Sequence[int] = ()
 
 
 @dataclass
@@ -97,7 +99,6 @@ def segments(declared: Declared, partition: int, partitions: int) -> list[list[B
 def rows_of(declared: Declared, partition: int, partitions: int) -> tuple[list[list[Row]], Call]:
     """Return a partition's rows after all stages, and the shape; by epoch if batches end there."""
     order, stages, (kind, given) = _split(declared.calls)
-    source = list(enumerate(_cut(declared.examples, declared.calls)))
     repeat = order.get("repeat", {"n": 1})
     group = _group(stages, kind, given)
     if order.get("mix", {}).get("by") == "batch":
@@ -109,9 +110,7 @@ def rows_of(declared: Declared, partition: int, partitions: int) -> tuple[list[l
         if "mix" in order:
             rows = _mixed(order["mix"], epoch, partition, partitions)
         else:
-            own = _share(
-                source, order.get("shuffle"), epoch, partition, partitions, declared.forward
-            )
+            own = _share(declared, epoch, partition, partitions)
             rows = [Row(i, dict(example), i, epoch) for i, example in own]
         found: list[Row] = []
         for start in range(0, len(rows), group or len(rows) or 1):
@@ -212,27 +211,30 @@ def _copies(row: Row, count: int, use: int) -> list[Row]:
 # The source and its order
 
 
-def _cut(examples: Sequence[Example], calls: Iterable[Call]) -> list[Example]:
+def _cut(items: Sequence[Any], calls: Iterable[Call], other: str = "other") -> list[Any]:
     """Return the examples after ``skip``, ``take`` and ``concat``, in the order of the calls."""
-    rest = list(examples)
+    rest = list(items)
     for name, given in calls:
         if name == "skip":
             rest = rest[given["n"] :]
         elif name == "take":
             rest = rest[: given["n"]]
         elif name == "concat":
-            rest = [*rest, *given["other"]]
+            rest = [*rest, *given[other]]
     return rest
 
 
-def _share(
-    source: list[Any], shuffle: Any, epoch: int, partition: int, partitions: int, forward: bool
-) -> list[Any]:
+def _share(declared: Declared, epoch: int, partition: int, partitions: int) -> list[Any]:
     """Return a partition's part of the source in an epoch, in order."""
+    source = list(enumerate(_cut(declared.examples, declared.calls)))
+    shuffle = dict(declared.calls).get("shuffle")
     seed, window = (shuffle or {}).get("seed", 0), (shuffle or {}).get("window")
     if shuffle and not shuffle.get("reshuffle", True):
         epoch = 0
-    if forward:  # one stream, of which each partition reads every row and keeps its own
+    if shuffle and shuffle.get("blocks"):
+        blocks = _cut(declared.blocks, declared.calls, "blocks")
+        return _in_blocks(source, blocks, shuffle, epoch, partition, partitions)
+    if declared.forward:  # one stream, of which each partition reads every row and keeps its own
         found = []
         size = window or len(source) or 1
         for start in range(0, len(source), size):
@@ -250,6 +252,36 @@ def _share(
     for start in range(first, stop, window):
         own = source[start : min(start + window, stop)]
         found += _permuted(own, _derive(seed, _WINDOW, start), epoch)
+    return found
+
+
+def _in_blocks(
+    source: list[Any],
+    block_of: list[int],
+    shuffle: Any,
+    epoch: int,
+    partition: int,
+    partitions: int,
+) -> list[Any]:
+    """Return a partition's part where the rows of some blocks at a time are mixed."""
+    seed, blocks = shuffle["seed"], dict[int, list[Any]]()
+    for one, block in zip(source, block_of, strict=True):
+        blocks.setdefault(block, []).append(one)
+    chosen = _permuted([*blocks.values()], _derive(seed, _BLOCKS), 0)
+    first, stop = (k * len(chosen) // partitions for k in (partition, partition + 1))
+    ordered = _permuted(chosen[first:stop], _derive(seed, _BLOCKS, partition), epoch)
+    mixed = min(shuffle["blocks"], len(ordered))
+    rounds, found = range(len(ordered) - mixed + 1), list[Any]()
+    for number in rounds:
+        together: list[Any] = []
+        for place in range(number, number + mixed):
+            rows = ordered[place]
+            rows = _permuted(rows, _derive(seed, _BLOCK_ROWS, rows[0][0]), epoch)
+            its_rounds = [one for one in rounds if one <= place < one + mixed]
+            low = len(rows) * its_rounds.index(number) // len(its_rounds)
+            high = len(rows) * (its_rounds.index(number) + 1) // len(its_rounds)
+            together += rows[low:high]
+        found += _permuted(together, _derive(seed, _ROUNDS, partition, number), epoch)
     return found
 
 
@@ -286,13 +318,11 @@ def _passes(
     k: int, declared: Declared, epoch: int, partition: int, partitions: int
 ) -> Iterator[Row]:
     """Yield a partition's examples of source ``k`` of a mix, pass by pass."""
-    order, source = dict(declared.calls), list(enumerate(_cut(declared.examples, declared.calls)))
+    order = dict(declared.calls)
     own_stages = [_STAGES[name](0, given) for name, given in declared.calls if name in _STAGES]
     for turn in range(order.get("repeat", {"n": 1})["n"]):
         pass_epoch = (epoch << 32) + turn
-        for i, example in _share(
-            source, order.get("shuffle"), pass_epoch, partition, partitions, declared.forward
-        ):
+        for i, example in _share(declared, pass_epoch, partition, partitions):
             origin = ordinal = (k << 40) + i
             if turn:
                 mixed = _bits(0, _PASSES, 1, ordinal + _bits(0, _PASSES, 0, turn))

@@ -10,10 +10,12 @@ import atexit
 import gzip
 import io
 import json
+import math
 import os
 import random
 import tarfile
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -85,6 +87,18 @@ KINDS = (
 IN_FILES = KINDS[3:]
 #: Those that are read forward; the others are read by number.
 FORWARD = ("function", "jsonl.gz", "tar")
+#: Rows of a row group, or record batch.
+_GROUP = 7
+#: Bytes of three to eight examples, by kind, where blocks of them are shuffled.
+_BLOCK_BYTES = {
+    "examples": 500,
+    "indexed": 5 << 14,
+    "jsonl": 1000,
+    "tfrecord": 1500,
+    "tar": 50_000,
+    "parquet": 1,
+    "arrow": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +171,32 @@ class Feed:
             return value._examples if isinstance(value, Feed) else value
 
         calls = [(name, {n: told(v) for n, v in given.items()}) for name, given in self.calls]
-        return Declared(self._examples, calls, self.kind in FORWARD)
+        block_bytes = dict(self.calls).get("shuffle", {}).get("block_bytes")
+        if block_bytes is None:
+            return Declared(self._examples, calls, self.kind in FORWARD)
+        for (_, given), (_, own) in zip(calls, self.calls, strict=True):
+            if "other" in given:  # concat
+                given["blocks"] = [-1 - block for block in own["other"].blocks(block_bytes)]
+        return Declared(self._examples, calls, blocks=self.blocks(block_bytes))
+
+    def blocks(self, block_bytes: int) -> list[int]:
+        """Return the block of each example."""
+        if self.kind == "indexed":
+            return [i // (block_bytes >> 14) for i in range(self.count)]
+        if self.kind == "examples":
+            size = sum(map(_bytes_of, self._examples))
+            blocks = _blocks_in(size, block_bytes)
+            first = [block * self.count // blocks for block in range(blocks)]
+            return [bisect_right(first, i) - 1 for i in range(self.count)]
+        found: list[int] = []
+        for file in map(Path, _files(self.kind, self.count, self.first, far=False)):
+            starts = _starts(self.kind, file)
+            blocks = _blocks_in(file.stat().st_size, block_bytes)
+            own = [start * blocks // file.stat().st_size for start in starts]
+            if self.kind in ("parquet", "arrow"):
+                own = [start // _GROUP for start in starts]
+            found += [1000 * len(found) + block for block in own]
+        return found
 
     def pipeline(self) -> hs.Pipeline:
         """Return the declaration as the server takes it."""
@@ -182,6 +221,37 @@ class Feed:
             pipeline = getattr(pipeline, name)(**options)
             pipeline = pipeline.map_segments(**after) if after else pipeline
         return pipeline
+
+
+def _blocks_in(size: int, block_bytes: int) -> int:
+    return max(1, math.floor(size / block_bytes + 0.5))
+
+
+def _bytes_of(example: functions.Example) -> int:
+    values = (v.tolist() if np.ndim(v) and v.dtype == object else [v] for v in example.values())
+    return sum(
+        len(one) if isinstance(one, bytes) else one.nbytes for several in values for one in several
+    )
+
+
+def _starts(kind: str, file: Path) -> list[int]:
+    """Return the byte in a file with which each of its examples begins, or its row."""
+    if kind == "parquet":
+        return [*range(pyarrow.parquet.read_metadata(file).num_rows)]
+    if kind == "arrow":
+        with pa.ipc.open_file(file) as reader:
+            return [*range(reader.read_all().num_rows)]
+    data = file.read_bytes()
+    if kind == "jsonl":
+        return [0, *(i + 1 for i in range(len(data) - 1) if data[i : i + 1] == b"\n")]
+    if kind == "tar":
+        with tarfile.open(file) as archive:
+            return [one.offset for one in archive if one.name.endswith(".key")]
+    starts, at = [], 0
+    while at < len(data):
+        starts.append(at)
+        at += 16 + int.from_bytes(data[at : at + 8], "little")
+    return starts
 
 
 def _text(value: Any) -> str:
@@ -236,10 +306,10 @@ def _files(kind: str, count: int, first: int, far: bool) -> list[str]:
         else:
             table = pa.Table.from_pylist(rows)
             if kind == "parquet":
-                pyarrow.parquet.write_table(table, path, row_group_size=7)
+                pyarrow.parquet.write_table(table, path, row_group_size=_GROUP)
             else:
                 with pa.ipc.new_file(path, table.schema) as out:
-                    out.write_table(table, max_chunksize=7)
+                    out.write_table(table, max_chunksize=_GROUP)
     return paths
 
 
@@ -503,6 +573,13 @@ def _source(chance: random.Random, batched: bool, count: int, first: int = 0) ->
         feed = feed.skip(n=3).take(n=20)
     if kind not in FORWARD and chance.random() < 0.3 and "map" not in dict(feed.calls):
         feed = feed.concat(other=Feed(7, kind, batched, first + 100, feed.far))
+    if kind in _BLOCK_BYTES and chance.random() < 0.35:
+        return feed.shuffle(
+            seed=chance.randrange(99),
+            blocks=chance.choice((1, 2, 3, 16)),
+            block_bytes=_BLOCK_BYTES[kind] * chance.choice((1, 2)),
+            reshuffle=chance.random() < 0.8,
+        )
     if chance.random() < 0.7:
         window = chance.choice((5, 9)) if feed.kind in FORWARD or chance.random() < 0.3 else None
         feed = feed.shuffle(

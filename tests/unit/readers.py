@@ -92,7 +92,10 @@ def all_of(reader: Any) -> list[dict[str, Any]]:
     if isinstance(reader, IndexedSource):
         return indexed(reader)
     assert isinstance(reader, StreamSource)
-    return [row for stream in range(reader.streams) for row in streamed(reader, stream)]
+    rows = [row for stream in range(reader.streams) for row in streamed(reader, stream)]
+    numbered = reader.by_number()
+    assert numbered is None or indexed(numbered) == rows
+    return rows
 
 
 def indexed(reader: IndexedSource) -> list[dict[str, Any]]:

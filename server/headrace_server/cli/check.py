@@ -125,6 +125,8 @@ class Survey:
         order, partitions, facts = self.declaration.order, self.partitions, self.facts
         unknown = "not known before all are read (--full counts them)"
         facts |= {"examples": unknown, "reading": "forward only"}
+        if order.blocks is not None:
+            reader = reader.by_number() or reader
         if isinstance(reader, IndexedSource):
             facts["reading"] = "by number, from anywhere"
             if all_files:
@@ -146,8 +148,10 @@ class Survey:
                     f"{share.holds}; use fewer partitions"
                 )
                 break
-        windows = "exact" if order.window is None else f"within windows of {order.window}"
-        facts["shuffle"] = "none" if order.seed is None else windows
+        kind = "exact" if order.window is None else f"within windows of {order.window}"
+        if order.blocks is not None:
+            kind = f"of {share.holds}, {order.blocks} at a time in each partition"
+        facts["shuffle"] = "none" if order.seed is None else kind
 
     def _make(self, local: LocalFeed) -> None:
         """Make the first batches."""

@@ -244,7 +244,10 @@ class RemoteFile(io.RawIOBase):
     """A remote file; while it is read forward, its next bytes are requested ahead.
 
     They are four times what is read at once, and after each read twice as many as before.
+    ``in_order``: whether it may be read forward at all.
     """
+
+    in_order = True
 
     def __init__(self, file: DataFile) -> None:
         _check(file)
@@ -268,7 +271,7 @@ class RemoteFile(io.RawIOBase):
         if start >= stop:
             return 0
         wanted = self._file, start, stop
-        forward = 0 <= self._end <= start <= self._end + BLOCK
+        forward = self.in_order and 0 <= self._end <= start <= self._end + BLOCK
         more = max(2 * self._ahead, 4 * (stop - start))
         self._ahead = min(more, AHEAD_BYTES) if forward else 0
         known = _cache.begin([wanted])[2]  # before those ahead

@@ -75,6 +75,8 @@ _OF_BATCHES = (
 )
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
 _DRAWN_AT_ONCE = 256
+#: Bytes of a block: so many take longer than the round trip of their request.
+_BLOCK_BYTES = 1 << 22
 _IN_ORDER = ReadingOrder()
 _STRICT = Policy()
 
@@ -187,13 +189,28 @@ class Pipeline:
     # Order
 
     @checking
-    def shuffle(self, seed: int = 0, window: int | None = None, reshuffle: bool = True) -> Pipeline:
+    def shuffle(
+        self,
+        seed: int = 0,
+        window: int | None = None,
+        reshuffle: bool = True,
+        *,
+        blocks: int | None = None,
+        block_bytes: int | None = None,
+    ) -> Pipeline:
         """Go through the examples of the source in an order drawn from ``seed``.
 
-        Exact: every order is as likely as any other, at no cost of memory.  Sources that can only
-        be read forward, such as compressed files, need ``window``: then each run of ``window``
-        adjacent examples is mixed.  ``reshuffle`` gives each epoch another order.  The source's
-        examples are shuffled before all stages, also if this is called after some of them.
+        Exact: every order is as likely as any other, at no cost of memory.  ``reshuffle`` gives
+        each epoch another order.  The source's examples are shuffled before all stages, also if
+        this is called after some of them.
+
+        With ``blocks`` each epoch goes through the blocks of the files in another order and mixes
+        the rows of so many blocks at a time, so each block is read once: for files in a store.  A
+        block is a row group of Parquet, a record batch of Arrow, or adjacent examples of
+        ``block_bytes`` together (default: 4 MiB).  A partition has the same blocks in each epoch.
+
+        Sources that can only be read forward, such as compressed files, need ``window``: then each
+        run of ``window`` adjacent examples is mixed.
         """
         if self._source.kind == "mix":
             raise ValueError(
@@ -207,12 +224,33 @@ class Pipeline:
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        if window is None and any(leaf.made.forward for leaf in self._source.leaves):
+        if window is not None and blocks is not None:
             raise ValueError(
-                "window=None: from_function and live can only be read forward; give the number of "
-                "adjacent examples that are mixed, or use from_indexed for what has a length"
+                f"window={window} and blocks={blocks}: adjacent examples are mixed, or blocks of "
+                "them; give one of the two"
             )
-        order = replace(self._order, seed=seed, window=window, reshuffle=reshuffle)
+        if block_bytes is not None and blocks is None:
+            raise ValueError(
+                f"block_bytes={block_bytes}: without blocks= there are no blocks; give the number "
+                "of blocks that are mixed"
+            )
+        if window is None and any(leaf.made.forward for leaf in self._source.leaves):
+            wrong = "window=None" if blocks is None else f"blocks={blocks}"
+            raise ValueError(
+                f"{wrong}: from_function and live can only be read forward; give window=, the "
+                "number of adjacent examples that are mixed, or use from_indexed for what has a "
+                "length"
+            )
+        if blocks is not None:
+            block_bytes = block_bytes or _BLOCK_BYTES
+        order = replace(
+            self._order,
+            seed=seed,
+            window=window,
+            reshuffle=reshuffle,
+            blocks=blocks,
+            block_bytes=block_bytes,
+        )
         return replace(self, _order=order)
 
     @checking

@@ -133,12 +133,14 @@ class Source:
 class ReadingOrder:
     """In which order, and how often, the examples of the source are gone through.
 
-    ``window`` None with a seed: the exact permutation.  ``epochs`` None: for ever.
+    A seed without ``window`` and ``blocks``: the exact permutation.  ``epochs`` None: for ever.
     Without ``across_batches`` a batch ends with its epoch.
     """
 
     seed: int | None = None
     window: int | None = None
+    blocks: int | None = None  # number of blocks that are mixed
+    block_bytes: int | None = None  # of a block, where the files do not show it
     epochs: int | None = 1
     reshuffle: bool = True  # another order in each epoch
     across_batches: bool = True  # whether a batch may hold examples of two epochs

@@ -69,6 +69,9 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("batch_size group lanes max_open", _integer(1, MAX_BATCH_SIZE)),
         ("live.max_open", _integer(1, _INT31)),
         ("balance_batches", _integer(1, 4096)),
+        # The rows of each block that is mixed are found by a pass over all of them.
+        ("blocks", _integer(1, 1024)),
+        ("block_bytes", _integer(1, _INT31)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("n queue_capacity warmup", _integer(1, MAX_COUNT)),
         ("max_bad_examples skip.n", _integer(0, MAX_COUNT)),

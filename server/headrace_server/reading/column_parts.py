@@ -8,9 +8,12 @@ A row with a fault in any column is reported once and left out of all.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +21,8 @@ from headrace_proto.errors import DataError, listed, near
 from headrace_proto.schema import Field
 
 from ..files.manifest import DataFile
+from ..files.ranges import RemoteFile
+from .block_order import block_count
 from .chunk import BadRecords, Chunk, Faults, Origin, without
 from .columns import (
     Column,
@@ -146,6 +151,20 @@ class ColumnPart(IndexedSource):
     bad: BadRecords
     #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
     locate: Callable[[Rows], tuple[Batch, Rows]] = lambda rows: (0, rows)
+    #: The rows with which groups begin that are stored together; None: equal ones of ``nbytes``.
+    starts: np.ndarray | None = None
+    nbytes: int = 0
+    #: Begins to load the columns; returns False where it can not yet.
+    begin: Callable[[], bool] | None = None
+
+    def expect(self, rows: np.ndarray) -> int:
+        return len(rows) if self.begin is None or self.begin() else 0
+
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        if self.starts is not None:
+            return self.starts
+        count = block_count(self.nbytes, block_bytes)
+        return np.unique(np.arange(count) * self.length // count)
 
     def take(self, rows: Rows) -> Chunk:
         try:
@@ -208,4 +227,74 @@ def whole_part(
     """Return the part of columns that are in memory as a whole."""
     whole = {name: Whole(column, field_of(column)) for name, column in columns.items()}
     rows = len(next(iter(columns.values()), ()))
-    return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)
+    nbytes = sum(column.nbytes for column in columns.values())
+    return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad, nbytes=nbytes)
+
+
+class Decoded(Generic[T]):
+    """The parts that were decoded last, and those that a thread decodes ahead.
+
+    A part is decoded ahead where it is expected, or where its neighbour was read after the one
+    before that: which is rare where rows are taken at random.  Only the thread reads files: one of
+    Arrow must not be read by two at once.
+    """
+
+    def __init__(self, load: Callable[[T], _Held], most: int) -> None:
+        self._load, self._most, self._held = load, most, 0
+        #: The remote files of the parts.
+        self.files: list[RemoteFile] = []
+        self._parts: list[T] = []
+        self._thread = ThreadPoolExecutor(1, "headrace-columns")
+        self._kept: OrderedDict[int, Future[_Held]] = OrderedDict()
+        self._ahead: dict[int, Future[_Held]] = {}
+
+    def part(
+        self,
+        part: T,
+        rows: int,
+        schema: Schema,
+        origin: Callable[[Batch, Rows], Origin],
+        bad: BadRecords,
+    ) -> ColumnPart:
+        """Return the part after those known."""
+        self._parts.append(part)
+        number = len(self._parts) - 1
+        begin = partial(self._expect, number)
+        return ColumnPart(rows, partial(self._read, number), schema, origin, bad, begin=begin)
+
+    def hold(self, blocks: int) -> None:
+        """Keep so many parts more, whose rows are read in turn."""
+        self._held += blocks
+        for file in self.files:
+            file.in_order = False
+
+    def _expect(self, number: int) -> bool:
+        """Begin to decode a part, where parts are held; return False where enough are under way."""
+        known = not self._held or number in self._kept or number in self._ahead
+        if not known and len(self._ahead) < self._held:
+            self._ahead[number] = self._begin(number)
+            known = True
+        return known
+
+    def _read(self, number: int) -> _Held:
+        kept, after = self._kept, number + 1
+        future = kept.pop(number, None) or self._ahead.pop(number, None) or self._begin(number)
+        columns = future.result()  # one that fails is not kept
+        in_order = number - 1 in kept and not self._held
+        kept[number] = future
+        if len(kept) > self._most + self._held:
+            last = kept.popitem(last=False)[0]
+            if not self._held:
+                self._ahead.pop(last + 1, None)
+        known = after in kept or after in self._ahead or after == len(self._parts)
+        if in_order and not known:
+            self._ahead[after] = self._begin(after)
+        return columns
+
+    def _begin(self, number: int) -> Future[_Held]:
+        return self._thread.submit(self._load, self._parts[number])
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._kept.clear()
+        self._ahead.clear()

@@ -208,6 +208,13 @@ class Ragged:
         return int(self.dtype.itemsize) * prod(self.inner)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all values."""
+        if isinstance(self.raw, Strings):
+            return self.raw.take(self.items).nbytes
+        return int(self.counts.sum()) * self.unit
+
+    @property
     def items(self) -> np.ndarray:
         """The indices in ``raw`` of the strings of all rows, one after the other."""
         return ranges(self.starts, self.counts)

@@ -12,7 +12,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -22,9 +22,11 @@ from headrace_proto.errors import DataError, brief, listed, near
 from headrace_proto.schema import Field
 
 from ..files.manifest import DataFile, is_remote
-from ..files.ranges import REQUEST_BYTES, expect
+from ..files.mapped_files import MappedFiles
+from ..files.ranges import REQUEST_BYTES, RangedFiles, expect
 from ..pipeline.declaration import Feature
 from ..pipeline.examples import Misfit, infer_field
+from .block_order import even_blocks
 from .chunk import LINE, BadRecords, Chunk, Faults, Origin, counting, without
 from .columns import Column, Rows, defaults_of, numbers_of, row_of
 from .forward_files import NOTHING_AFTER, Damaged
@@ -212,6 +214,58 @@ class RowPart(RowSource, IndexedSource):
         del self.get, self.each  # so that its file can be unmapped
 
 
+class FilePart(RowPart):
+    """A part whose examples are ranges of a file, each of which ``parse`` makes a row of."""
+
+    def __init__(
+        self,
+        file: DataFile,
+        parse: Callable[[memoryview], Row],  # ValueError describes the fault of a row
+        bad: BadRecords,
+        starts: np.ndarray,
+        stops: np.ndarray,
+        lines: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
+        self._file, self._parse, self._stops = file, parse, stops
+        self.far = is_remote(file.path)
+        self._files = RangedFiles((file,)) if self.far else MappedFiles((file,))
+        super().__init__(
+            file.path, len(starts), self._one, bad, starts, each=self._several, lines=lines
+        )
+
+    def _one(self, number: int) -> Row:
+        (row,) = self._several(None, [number])
+        return row  # type: ignore[return-value]
+
+    def _several(
+        self, row_of: Callable[[int], Row | DataError] | None, numbers: list[int]
+    ) -> Iterator[Row | DataError]:
+        """Yield rows; ``row_of`` has the error of one that is at fault."""
+        starts, stops = self._bytes[numbers], self._stops[numbers]
+        data, at = self._files.bytes_at(starts, stops)
+        view, sizes = data.data, (stops - starts).tolist()
+        for number, start, size in zip(numbers, at.tolist(), sizes, strict=True):
+            try:
+                row: Row | DataError = self._parse(view[start : start + size])
+            except ValueError:
+                if row_of is None:
+                    raise
+                row = row_of(number)
+            yield row
+
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        return even_blocks(self._bytes, self._file.size, block_bytes)
+
+    def expect(self, rows: np.ndarray) -> int:
+        if isinstance(self._files, MappedFiles):
+            return len(rows)
+        return self._files.expect(self._bytes[rows], self._stops[rows])
+
+    def close(self) -> None:
+        super().close()
+        self._files = MappedFiles(())
+
+
 def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:
     """Return the reader of parts whose examples are read one by one."""
     schema = schema_of(features, chain.from_iterable(part.examples() for part in parts))
@@ -278,6 +332,8 @@ class Streams(StreamSource):
     features: Mapping[str, Feature] | None
     most_open: int = _KEPT_WALKS
     files: tuple[DataFile, ...] = ()  # those of the streams, where streams are files
+    #: Returns parts with the same examples, where these can be read by number.
+    numbered: Callable[[], Sequence[RowPart]] | None = None
 
     def __post_init__(self) -> None:
         self._walks: OrderedDict[tuple[int, Place], Records] = OrderedDict()
@@ -294,6 +350,17 @@ class Streams(StreamSource):
         walk = self._at(stream, place)
         self._walks[stream, place] = walk
         return walk.ready(limit)
+
+    def by_number(self) -> IndexedSource | None:
+        return None if self.numbered is None else self._by_number
+
+    @cached_property
+    def _by_number(self) -> IndexedSource:
+        assert self.numbered is not None
+        parts = self.numbered()
+        for part in parts:
+            part.schema = self._schema
+        return PartsReader(self.fields, parts)
 
     def expect_stream(self, stream: int) -> None:
         if self.files and is_remote((file := self.files[stream]).path):
@@ -414,6 +481,7 @@ def file_streams(
     records: Callable[[DataFile, Records], Iterator[Record]],
     features: Mapping[str, Feature] | None,
     counted: str = "",
+    numbered: Callable[[], Sequence[RowPart]] | None = None,
 ) -> Streams:
     """Return a stream of records per file; ``counted`` is LINE where errors name lines."""
 
@@ -421,4 +489,4 @@ def file_streams(
         file = opening.files[i]
         return Records(file.path + counted, place, opening.bad, partial(records, file))
 
-    return Streams(len(opening.files), walk, features, files=opening.files)
+    return Streams(len(opening.files), walk, features, files=opening.files, numbered=numbered)

@@ -5,6 +5,9 @@
     StreamSource      stream by stream   refused                   permuted windows of each stream
     MixedReader       the shares of its sources, each in an order of its own
 
+With a seed and blocks an IndexedSource is read as ``block_order`` says, and a StreamSource as the
+IndexedSource that it can be.
+
 The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
 an epoch do not depend on the limits of reads.  Rows that the reader skips make a chunk shorter than
 asked, or empty, and the position skips them.
@@ -46,12 +49,15 @@ from ..shaping import chance
 from ..shaping.chance import Permutation
 from ..shaping.mix import Schedule, suppliers, times
 from ..shaping.plan import Position
+from .block_order import BlockOrder
 from .chunk import ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
 from .source import IndexedSource, MixedReader, StreamSource, read_on
 
 #: Maximum number of rows that are expected ahead; their bytes have a bound of their own.
 _AHEAD_ROWS: Final = 16384
+#: Bytes of blocks that are fetched before they are mixed: as many as there are requests at once.
+_AHEAD_BYTES: Final = 1 << 25
 #: Maximum number of rows of a stream read at once to select one partition's rows.
 _SIEVED_ROWS: Final = 1024
 #: The fact of a mix's rows that the stage ``mix`` takes from them: the pass over their source.
@@ -74,6 +80,11 @@ def partition_reader(
     included; None where only reading shows it.  ``read`` gives at most ``limit`` examples, perhaps
     none, and the position after them; None: the partition's epoch ends with this chunk.
     """
+    if order.blocks and (reader := reader.by_number()) is None:  # type: ignore[assignment]
+        raise DataError(
+            f"shuffle(blocks={order.blocks}) needs a source that can be read by number, and this "
+            "one can only be read forward: use shuffle(window=n), or convert it by headrace convert"
+        )
     kind: type[NumberedShare | StreamedShare | MixedShare] = MixedShare
     if not isinstance(reader, MixedReader):
         kind = NumberedShare if isinstance(reader, IndexedSource) else StreamedShare
@@ -104,8 +115,17 @@ class NumberedShare(_Share):
         self._first = self._partition * self._n // self._partitions
         self.share = (self._partition + 1) * self._n // self._partitions - self._first
         self.holds = f"{self._n} examples"
+        self._blocks: BlockOrder | None = None
+        order = self._order
+        if order.blocks and order.block_bytes and order.seed is not None:
+            starts = self._reader.blocks(order.block_bytes)
+            own = self._partition, self._partitions
+            self._blocks = BlockOrder(starts, self._n, order.blocks, order.seed, *own)
+            self.share, self.holds = self._blocks.rows, f"{len(starts)} blocks"
+            self._reader.hold(self._blocks.mixed)
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
-        self._ahead = 0, 0, 0  # an epoch, and the stretch of it that is expected
+        # An epoch, and the stretch of it that is expected; or the place of the next block.
+        self._ahead = 0, 0, 0
 
     def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
         if type(position) is not int or not 0 <= position <= self.share:
@@ -118,7 +138,7 @@ class NumberedShare(_Share):
             return Chunk.empty(self._reader.fields), after
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
         hand.reading(numbers_of(rows), epoch)
-        if self._reader.far:
+        if self._reader.far or self._blocks is not None:
             self._expect(epoch, stop)
         chunk = self._reader.take(rows)
         hand.read(chunk)
@@ -127,11 +147,26 @@ class NumberedShare(_Share):
     def _expect(self, epoch: int, stop: int) -> None:
         """Have examples fetched that come after a position."""
         of, low, high = self._ahead
+        if self._blocks is not None:
+            self._expect_blocks(self._blocks, epoch if self._order.reshuffle else 0, stop)
+            return
         if of != epoch or not low <= stop <= high:
             low = high = stop
         if low + high <= 2 * stop and high < self.share:
             rows = self._rows(epoch, high, min(high + _AHEAD_ROWS, self.share))
             self._ahead = epoch, stop, high + self._reader.expect(numbers_of(rows))
+
+    def _expect_blocks(self, blocks: BlockOrder, epoch: int, position: int) -> None:
+        """Have the blocks fetched that are mixed at a position, and some after them."""
+        entered = min(blocks.entered(epoch, position), blocks.blocks)
+        ahead = max(1, _AHEAD_BYTES // (self._order.block_bytes or 1))
+        low, high = entered - blocks.mixed, min(entered + ahead, blocks.blocks)
+        of, asked, _ = self._ahead
+        for place in range(asked if of == epoch and low <= asked <= high else low, high):
+            rows = numbers_of(blocks.rows_of(epoch, place))
+            while len(rows) and (count := self._reader.expect(rows)):
+                rows = rows[count:]
+        self._ahead = epoch, high, 0
 
     def _rows(self, epoch: int, position: int, stop: int) -> Rows:
         """Return the rows of a read, in their order."""
@@ -141,6 +176,8 @@ class NumberedShare(_Share):
             return slice(first, last)
         if not order.reshuffle:
             epoch = 0
+        if self._blocks is not None:
+            return self._blocks.at(epoch, position, stop)
         if order.window is None:
             return self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
         return self._windowed(order.seed, order.window, epoch, position, stop)

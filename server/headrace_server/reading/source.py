@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from ..pipeline.declaration import Source as Declared
 from .chunk import BadRecords, Chunk
 from .columns import Rows
 
+#: Bytes of an example that a block counts where they are not known.
+UNKNOWN_BYTES: Final = 1 << 14
 #: A position: of a stream, or of a partition.
 At = TypeVar("At")
 
@@ -138,6 +140,10 @@ class StreamSource(Source, ABC):
     def release(self, stream: int, position: bytes) -> None:
         """Note that no later life reads what comes before a position of a stream."""
 
+    def by_number(self) -> IndexedSource | None:
+        """Return the same examples by number, for ``shuffle(blocks=)``; None where none can be."""
+        return None
+
 
 class IndexedSource(StreamSource):
     """A source with a known number of examples, each of which can be read by its number.
@@ -151,13 +157,27 @@ class IndexedSource(StreamSource):
     far = False
 
     def expect(self, rows: np.ndarray) -> int:
-        """Begin to fetch examples; return how many of them, from the first on, are on their way."""
-        return 0
+        """Begin to fetch examples; return how many, from the first on, are there or coming."""
+        return len(rows)
 
     @abstractmethod
     def take(self, rows: Rows) -> Chunk:
         """Return examples by slice (with start and stop) or by number (int64), in that order and
         without skipped bad ones.  Ordinals are their numbers."""
+
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        """Return the numbers of the examples with which blocks begin, the first one's with it.
+
+        Examples of a block are fetched and decoded together.  Where a source does not define it a
+        block has as many examples as ``block_bytes`` have of 16 KiB.
+        """
+        return np.arange(0, self.length, max(1, block_bytes // UNKNOWN_BYTES))
+
+    def hold(self, blocks: int) -> None:
+        """Keep so many more decoded blocks in memory: their rows are read in turn."""
+
+    def by_number(self) -> IndexedSource:
+        return self
 
     @property
     def streams(self) -> int:  # type: ignore[override]
@@ -214,12 +234,21 @@ class PartsReader(IndexedSource):
         count, part_of = len(rows), self._bounds.searchsorted(rows, "right") - 1
         for i in np.unique(part_of).tolist():
             own = np.flatnonzero(part_of[:count] == i)
-            if own.size and self._parts[i].far:
+            if own.size:
                 n = self._parts[i].expect(rows[own] - self._starts[i])
                 if n < own.size:  # as many bytes of each part would be too many
                     mixed = np.unique(part_of[: own[n] + 1]).size
                     count = int(own[n // mixed])
         return count
+
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        parts = zip(self._starts, self._parts, strict=False)
+        none = np.empty(0, np.int64)
+        return np.concatenate([none, *(at + part.blocks(block_bytes) for at, part in parts)])
+
+    def hold(self, blocks: int) -> None:
+        for part in self._parts:
+            part.hold(blocks)
 
     def take(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):
@@ -268,10 +297,14 @@ class ReaderPart(IndexedSource):
         stop = reader.length if stop is None else min(stop, reader.length)
         self._reader, self._names, self._start = reader, list(names), min(start, stop)
         self.length = stop - self._start
-        self.far = reader.far
+        self.far, self.hold = reader.far, reader.hold  # type: ignore[method-assign]
 
     def expect(self, rows: np.ndarray) -> int:
         return self._reader.expect(rows + self._start)
+
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        inside = self._reader.blocks(block_bytes) - self._start
+        return np.unique(np.maximum(inside[inside < self.length], 0))
 
     def take(self, rows: Rows) -> Chunk:
         chunk = self._reader.take(_moved(rows, self._start))
@@ -308,6 +341,11 @@ class JoinedStreams(StreamSource):
     def expect_stream(self, stream: int) -> None:
         reader, own = self._at(stream)
         reader.expect_stream(own)
+
+    def by_number(self) -> IndexedSource | None:
+        found = [reader.by_number() for reader in self.readers]
+        parts = [ReaderPart(reader, self.fields) for reader in found if reader is not None]
+        return PartsReader(self.fields, parts) if len(parts) == len(found) else None
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         reader, own = self._at(stream)

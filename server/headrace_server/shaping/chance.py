@@ -34,6 +34,9 @@ MAPS: Final = 8  # the generators for user functions
 PHASES: Final = 9  # how many steps the first segment of an example has
 MIXES: Final = 10  # from which source of a mix an example is
 PASSES: Final = 11  # the keys of the examples of a source that a mix goes through again
+BLOCKS: Final = 12  # which partition has a block, and the order of its blocks
+BLOCK_ROWS: Final = 13  # the order within a block
+ROUNDS: Final = 14  # the order of the rows of several blocks that are mixed
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 import tarfile
@@ -205,6 +206,11 @@ def tar(path: Path) -> None:
                 out.addfile(member, io.BytesIO(data))
 
 
+def jsonl(path: Path) -> None:
+    rows = ({"n": n, "x": blob(n).hex()[:EACH]} for n in range(ROWS))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 FEATURES = {"n": Feature("scalar", "int64"), "x": Feature("scalar", "bytes")}
 
 
@@ -238,6 +244,39 @@ def test_columns_that_are_not_wanted_are_not_read(store, write):
     chunk, _ = reader.read(0, b"", ROWS)
     assert chunk.columns[name].tolist() == [*range(ROWS)]
     assert store.sent[kind] <= ROWS * EACH * 0.7
+
+
+@pytest.mark.parametrize("write", [tfrecord, arrow, arrow_stream, parquet, tar, jsonl])
+def test_each_block_is_fetched_once_in_an_epoch(store, write):
+    """A start in the middle fetches the blocks that are mixed there, and no others before."""
+    kind = write.__name__.removesuffix("_stream")
+    write(store.directory / kind)
+    cache = IndexCache(str(store.directory / "indexes"))
+    order = ReadingOrder(seed=1, blocks=2, block_bytes=10 * EACH)
+
+    def read(position: Any) -> tuple[list[int], int, Any]:
+        share = partition_reader(
+            opened(kind, f"{store.url}/{kind}", features=features, cache=cache), order, 0, 1
+        )
+        ranges._cache.__init__()  # type: ignore[misc]
+        before, found, half = store.sent[kind], [], None
+        while position is not None:
+            half = position if len(found) == 3 * ROWS // 4 else half
+            chunk, position = share.read(3, position, 3)
+            found += chunk.columns[number].tolist()
+        return found, store.sent[kind] - before, half
+
+    number = "n.cls" if kind == "tar" else "n"
+    features = {number: FEATURES["n"], "x": FEATURES["x"]}
+    read(0)
+    found, sent, half = read(0)
+    size = (store.directory / kind).stat().st_size
+    assert sorted(found) == [*range(ROWS)]
+    assert len({n // 10 for n in found[:10]}) == 2
+    assert sent <= 1.05 * size + 2 * BLOCK
+    rest, sent, _ = read(half)
+    assert rest == found[-len(rest) :]
+    assert sent <= 0.55 * size
 
 
 def test_joined_sources_are_read_ahead_together(store, monkeypatch):

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.declaration import Feature, ReadingOrder
 from headrace_server.reading.chunk import BadRecords
+from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.sources import parquet
 from tests.patience import PATIENCE_S
 from tests.unit.readers import all_of, examples, opened
@@ -69,6 +70,30 @@ def test_the_next_row_group_is_decoded_while_rows_of_this_one_are_used(tmp_path,
     scattered.take(np.array([5]))  # after whatever the thread was to decode before
     assert decoded.get(timeout=PATIENCE_S) == 0
     assert decoded.empty()
+
+
+def test_row_groups_that_are_mixed_are_decoded_once_in_an_epoch(tmp_path, monkeypatch):
+    decoded = queue.Queue[int]()
+    table = parquet._table
+
+    def noting(file: Any, number: int, names: tuple[str, ...]) -> Any:
+        decoded.put(number)
+        return table(file, number, names)
+
+    monkeypatch.setattr(parquet, "_table", noting)
+    pq.write_table(pa.table({"x": np.arange(200)}), tmp_path / "a", row_group_size=10)
+    reader = opened("parquet", tmp_path / "a")
+    order = ReadingOrder(seed=1, blocks=4, block_bytes=1)
+    shares = [partition_reader(reader, order, k, 2) for k in range(2)]
+    places: list[Any] = [share.start for share in shares]
+    found: list[int] = []
+    while any(place is not None for place in places):  # both partitions of a worker, in turn
+        for k, share in enumerate(shares):
+            if places[k] is not None:
+                chunk, places[k] = share.read(0, places[k], 7)
+                found += chunk.columns["x"].tolist()
+    assert sorted(found) == [*range(200)]
+    assert sorted(decoded.queue) == [*range(20)]
 
 
 def _steps(lengths: list[int]) -> pa.Table:

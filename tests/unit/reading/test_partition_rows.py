@@ -28,8 +28,9 @@ class Numbered(IndexedSource):
 
     fields = FIELDS
 
-    def __init__(self, length, bad=()):
+    def __init__(self, length, bad=(), starts=()):
         self.length, self.bad, self.calls = length, list(bad), []
+        self.starts = [start for start in sorted({0, *starts}) if start < length]
 
     def take(self, rows):
         if isinstance(rows, slice):
@@ -38,6 +39,9 @@ class Numbered(IndexedSource):
         assert rows.dtype == np.int64
         self.calls.append(("take", len(rows)))
         return self.good(rows)
+
+    def blocks(self, block_bytes):
+        return np.array(self.starts, np.int64)
 
     def good(self, numbers):
         return chunk_of("examples", numbers[~np.isin(numbers, self.bad)])
@@ -102,14 +106,30 @@ def rows(part, epoch=0, limits=(5,)):
     return [row for _, chunk in walk(part, epoch, limits) for row in chunk]
 
 
+SHUFFLED = {"epochs": st.just(1), "across_batches": st.just(True), "reshuffle": st.booleans()}
 ORDERS = st.builds(
     ReadingOrder,
     seed=st.none() | st.integers(-5, 5),
     window=st.none() | st.integers(1, 40),
-    reshuffle=st.booleans(),
+    blocks=st.none(),
+    block_bytes=st.none(),
+    **SHUFFLED,
+)
+OF_BLOCKS = st.builds(
+    ReadingOrder,
+    seed=st.integers(-5, 5),
+    window=st.none(),
+    blocks=st.integers(1, 9),
+    block_bytes=st.just(1),
+    **SHUFFLED,
 )
 LIMITS = st.lists(st.integers(1, 50), min_size=1, max_size=3)
-NUMBERED = st.builds(Numbered, st.integers(0, 120), st.lists(st.integers(0, 120), max_size=4))
+NUMBERED = st.builds(
+    Numbered,
+    st.integers(0, 120),
+    st.lists(st.integers(0, 120), max_size=4),
+    st.lists(st.integers(1, 120), max_size=15),
+)
 STREAMED = st.builds(
     Streamed,
     st.lists(st.integers(0, 40), max_size=9),
@@ -120,22 +140,25 @@ STREAMED = st.builds(
 
 
 @st.composite
-def sources(draw):
+def sources(draw, of_blocks):
     """A reader and an order that it can be read in."""
+    if of_blocks:
+        return draw(NUMBERED), draw(OF_BLOCKS)
     reader, order = draw(NUMBERED | STREAMED), draw(ORDERS)
     if isinstance(reader, Streamed) and order.seed is not None and order.window is None:
-        order = ReadingOrder(order.seed, draw(st.integers(1, 40)), 1, order.reshuffle)
+        order = ReadingOrder(order.seed, draw(st.integers(1, 40)), reshuffle=order.reshuffle)
     return reader, order
 
 
+@pytest.mark.parametrize("of_blocks", [False, True])
 @given(
-    source=sources(), count=st.integers(1, 7), epoch=st.integers(0, 3), limits=LIMITS, others=LIMITS
+    data=st.data(), count=st.integers(1, 7), epoch=st.integers(0, 3), limits=LIMITS, others=LIMITS
 )
 @RUN
 def test_every_example_comes_once_in_an_order_that_neither_limits_nor_restarts_change(
-    source, count, epoch, limits, others
+    of_blocks, data, count, epoch, limits, others
 ):
-    reader, order = source
+    reader, order = data.draw(sources(of_blocks))
     got = []
     for k in range(count):
         steps = walk(partition_reader(reader, order, k, count), epoch, limits)
@@ -158,6 +181,50 @@ def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
         ValueError, match=r"not be read by number: use shuffle\(window=n\), or conv"
     ):
         partition_reader(Streamed([5]), ReadingOrder(seed=1), 0, 1)
+    with pytest.raises(
+        ValueError, match=r"blocks=2\) needs .* only be read forward: use shuffle\("
+    ):
+        partition_reader(Streamed([5]), ReadingOrder(seed=1, blocks=2, block_bytes=1), 0, 1)
+
+
+def blocks_of(reader, order, count, epoch=0):
+    """The block of each row that each partition gives, in its order."""
+    return [
+        np.searchsorted(
+            reader.starts, rows(partition_reader(reader, order, k, count), epoch), "right"
+        )
+        - 1
+        for k in range(count)
+    ]
+
+
+def test_rows_of_k_blocks_at_a_time_are_mixed():
+    """No row comes before its block has entered, and k blocks are open from the first row on."""
+    reader = Numbered(600, starts=range(0, 600, 20))
+    order = ReadingOrder(seed=3, blocks=5, block_bytes=1)
+    for own in blocks_of(reader, order, 2):
+        assert len(set(own.tolist())) == 15
+        first = {block: own.tolist().index(block) for block in set(own.tolist())}
+        last = {
+            block: len(own) - 1 - own[::-1].tolist().index(block) for block in set(own.tolist())
+        }
+        open_at = [sum(first[b] <= i <= last[b] for b in first) for i in range(len(own))]
+        assert max(open_at) <= 2 * 5 - 1  # a block leaves, and one enters, within a round
+        assert len(set(own[:40].tolist())) == 5 == len(set(own[-40:].tolist()))
+        assert np.mean(own[1:] == own[:-1]) < 0.5
+
+
+def test_each_epoch_has_other_neighbours_but_a_partition_its_own_blocks():
+    reader = Numbered(400, starts=range(0, 400, 10))
+    order = ReadingOrder(seed=3, blocks=4, block_bytes=1)
+    one, other = blocks_of(reader, order, 3), blocks_of(reader, order, 3, epoch=1)
+    for a, b in zip(one, other, strict=True):
+        assert set(a.tolist()) == set(b.tolist())
+        assert a.tolist() != b.tolist()
+    assert not set(one[0].tolist()) & set(one[1].tolist())
+    assert max(one[0]) - min(one[0]) > 20  # they come from everywhere
+    kept = ReadingOrder(seed=3, blocks=4, block_bytes=1, reshuffle=False)
+    assert [a.tolist() for a in blocks_of(reader, kept, 3, epoch=1)] == [a.tolist() for a in one]
 
 
 @pytest.mark.parametrize(

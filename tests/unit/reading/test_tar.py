@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import uuid
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace_proto import limits
 from headrace_proto.errors import DataError
+from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import BadRecords
 from tests.examples import some
@@ -64,6 +66,39 @@ def test_a_packed_archive_is_read_from_any_position(files, style, name):
 
 
 CLS = {"cls": Feature("scalar", "int64")}
+
+
+def test_an_archive_that_breaks_off_has_the_examples_before_by_number(tmp_path):
+    content = packed(*[(f"{i}.cls", b"%d" % i) for i in range(3)])
+    path = write(tmp_path / "a.tar", content[:2700])
+    with pytest.raises(DataError, match=r"a.tar, record 2: the archive is cut off at byte 3072; n"):
+        opened("tar", path, features=CLS).by_number()
+    bad = BadRecords(skip=True)
+    reader = opened("tar", path, features=CLS, bad=bad).by_number()
+    assert [row["cls"] for row in examples(reader.take(slice(0, reader.length)))] == [0, 1]
+    assert bad.counts == {"truncated_file": 1}
+
+
+def test_a_fault_of_an_example_is_reported_by_number_too(tmp_path):
+    path = write(tmp_path / "a.tar", packed(("0.cls", b"0"), ("1.cls", b"x"), ("2.cls", b"2")))
+    bad = BadRecords(skip=True)
+    reader = opened("tar", path, features=CLS, bad=bad).by_number()
+    assert reader.take(slice(0, 3)).ordinals.tolist() == [0, 2]
+    with pytest.raises(DataError, match=r"a.tar, record 1, byte 1024: member '1.cls': b'x' is no"):
+        opened("tar", path, features=CLS).by_number().take(slice(1, 2))
+
+
+def test_an_archive_that_changed_under_its_index_is_refused(tmp_path):
+    path = tmp_path / "a.tar"
+    write(path, packed(("0.cls", b"0"), ("1.cls", b"1")))
+    cache, before = IndexCache(str(tmp_path / "indexes")), path.stat()
+    opened("tar", path, features=CLS, cache=cache).by_number()
+    content = path.read_bytes()
+    path.write_bytes(b"x" * 1500 + content[1500:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = opened("tar", path, features=CLS, cache=cache, bad=BadRecords(skip=True))
+    with pytest.raises(DataError, match=r"a.tar has changed, though its size"):
+        again.by_number()
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])

@@ -73,7 +73,7 @@ class _CutStreams(StreamSource):
     """A StreamSource of the remaining parts of another's streams."""
 
     def __init__(self, reader: StreamSource, start: int, stop: int | None, bad: BadRecords) -> None:
-        self._reader, self._bad = reader, bad
+        self._reader, self._bad, self._start, self._stop = reader, bad, start, stop
         self.fields = reader.fields
         self._parts: list[_Part] = []
         before = 0  # number of examples of earlier streams, as far as it matters
@@ -128,6 +128,12 @@ class _CutStreams(StreamSource):
         part, _, inner, most = self._at(stream, position, limit)
         n = self._reader.ready(part.stream, inner, most)
         return limit if n == most else n
+
+    def by_number(self) -> IndexedSource | None:
+        reader = self._reader.by_number()
+        if reader is None:
+            return None
+        return PartsReader(self.fields, [ReaderPart(reader, self.fields, self._start, self._stop)])
 
     def expect_stream(self, stream: int) -> None:
         part = self._parts[stream]

@@ -17,10 +17,10 @@ from functools import partial
 import numpy as np
 
 from ...files.index_cache import IndexCache, some_of
-from ...files.manifest import DataFile
+from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import mapped
 from ..chunk import LINE, BadRecords
-from ..example_rows import Place, Record, Records, Row, RowPart, file_streams, reader_of_rows
+from ..example_rows import FilePart, Place, Record, Records, Row, file_streams, reader_of_rows
 from ..forward_files import MARK, MOST_LINE, Lines, compression_of, open_forward
 from ..source import Opening, Source, StreamSource
 
@@ -44,6 +44,8 @@ class Jsonl(Source):
 
 def parsed(line: bytes | memoryview) -> Row:
     """Return the object of a line; ValueError for anything else."""
+    if len(line) > MOST_LINE:
+        raise ValueError(f"the line has more than {MOST_LINE} bytes")
     try:
         value = json.loads(str(line, "utf-8"))
     except json.JSONDecodeError as error:
@@ -77,8 +79,14 @@ def line_index(data: np.ndarray, progress: Callable[[int], None] = lambda done: 
     return np.concatenate([[np.count_nonzero(inked)], starts[inked], stops[inked], before])
 
 
-def _fits(data: np.ndarray, index: np.ndarray) -> bool:
-    """Return whether lines of a file still begin and end where its index says, at some places."""
+def _fits(file: DataFile, index: np.ndarray) -> bool:
+    """Return whether lines of a file still begin and end where its index says, at some places.
+
+    The stamp of a remote file names its content.
+    """
+    if is_remote(file.path):
+        return True
+    data = mapped(file)
     starts, stops, _ = np.split(index[1:], [index[0], 2 * index[0]])
     return all(
         (starts[i] <= len(MARK) or data[starts[i] - 1] == _NEWLINE)
@@ -87,24 +95,19 @@ def _fits(data: np.ndarray, index: np.ndarray) -> bool:
     )
 
 
-def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
+def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> FilePart:
     """Return the part that has the lines of one file."""
-    data = mapped(file)
-    build = partial(line_index, data, cache.progress_of(file))
-    index = cache.get(file, "jsonl, lines", build, partial(_fits, data))
-    starts, stops, blank = np.split(index[1:], [index[0], 2 * index[0]])
-    view = data.data
 
-    def get(number: int) -> Row:
-        start, stop = int(starts[number]), int(stops[number])
-        if stop - start > MOST_LINE:
-            raise ValueError(f"the line has more than {MOST_LINE} bytes")
-        return parsed(view[start:stop])
+    def build() -> np.ndarray:
+        return line_index(mapped(file), cache.progress_of(file))
+
+    index = cache.get(file, "jsonl, lines", build, partial(_fits, file))
+    starts, stops, blank = np.split(index[1:], [index[0], 2 * index[0]])
 
     def lines(records: np.ndarray) -> np.ndarray:
         return records + 1 + np.searchsorted(blank, records, side="right")
 
-    return RowPart(file.path, len(starts), get, bad, starts, lines=lines)
+    return FilePart(file, parsed, bad, starts, stops, lines)
 
 
 def _lines(file: DataFile, walk: Records) -> Iterator[Record]:

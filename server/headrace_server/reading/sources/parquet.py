@@ -14,10 +14,8 @@ An example of a grouped file is a list of its rows, so Arrow's columns of lists 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -30,7 +28,7 @@ from ...files.extras import require
 from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import mapped
 from ...files.ranges import RemoteFile
-from ..column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
+from ..column_parts import ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
 from ..source import Opening, PartsReader
 from .arrow.columns import decoded_column, fields_of_schema, naming
 
@@ -56,6 +54,7 @@ class _File:
     schema: pa.Schema
     #: The rows in which examples begin, and the number of all rows; None where each is a row.
     starts: np.ndarray | None
+    remote: tuple[RemoteFile, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,61 +77,23 @@ class Parquet(PartsReader):
         opened = partial(_opened, opening, group_by)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         last = lru_cache(1)(_table)  # the next part may begin in it
-        self._decoded = _Decoded(partial(_load, group_by, last))
+        self._decoded = Decoded(partial(_load, group_by, last), _KEPT_GROUPS)
         parts: list[ColumnPart] = []
         for _, file, fields in served:
             names, first = tuple(name for name in fields if name in schema.fields), 0
+            self._decoded.files += file.remote
             for groups, rows, cuts in _parts(file):
-                columns = self._decoded.columns(_Part(file, names, groups, cuts))
+                part = _Part(file, names, groups, cuts)
                 origin = origin_in(file.file.path, first)
-                parts.append(ColumnPart(rows, columns, schema, origin, opening.bad))
+                parts.append(self._decoded.part(part, rows, schema, origin, opening.bad))
                 first += rows
         super().__init__(schema.fields, parts)
+
+        self.hold = self._decoded.hold  # type: ignore[method-assign]
 
     def close(self) -> None:
         super().close()
         self._decoded.close()
-
-
-class _Decoded:
-    """The parts that were read last, and those that a thread decodes ahead.
-
-    The next part is decoded once two neighbours were read in order: that is rare where rows are
-    taken at random.  Only the thread reads files: one of Arrow must not be read by two at once.
-    """
-
-    def __init__(self, load: Callable[[_Part], _Columns]) -> None:
-        self._load = load
-        self._parts: list[_Part] = []
-        self._thread = ThreadPoolExecutor(1, "headrace-parquet")
-        self._kept: OrderedDict[int, Future[_Columns]] = OrderedDict()
-        self._ahead: dict[int, Future[_Columns]] = {}  # each after one that is kept
-
-    def columns(self, part: _Part) -> Callable[[], _Columns]:
-        """Return the function that gives the columns of the part after those known."""
-        self._parts.append(part)
-        return partial(self._read, len(self._parts) - 1)
-
-    def _read(self, number: int) -> _Columns:
-        kept, after = self._kept, number + 1
-        future = kept.pop(number, None) or self._ahead.pop(number, None) or self._begin(number)
-        columns = future.result()  # one that fails is not kept
-        in_order = number - 1 in kept
-        kept[number] = future
-        if len(kept) > _KEPT_GROUPS:
-            self._ahead.pop(kept.popitem(last=False)[0] + 1, None)
-        known = after in kept or after in self._ahead or after == len(self._parts)
-        if in_order and not known:
-            self._ahead[after] = self._begin(after)
-        return columns
-
-    def _begin(self, number: int) -> Future[_Columns]:
-        return self._thread.submit(self._load, self._parts[number])
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._kept.clear()
-        self._ahead.clear()
 
 
 def _opened(
@@ -151,7 +112,8 @@ def _opened(
     rows = [content.metadata.row_group(i).num_rows for i in range(content.num_row_groups)]
     if min(rows, default=0) < 0:
         raise DataError(f"{file.path}: its footer is damaged: a row group has {min(rows)} rows")
-    opened = _File(file, content, rows, schema, None)
+    remote = (data,) if far else ()
+    opened = _File(file, content, rows, schema, None, remote)
     if group_by is None:
         return opened, fields
     starts = opening.cache.get(
@@ -160,7 +122,7 @@ def _opened(
         partial(_starts, opened, group_by),
         lambda stored: bool(stored[-1] == sum(rows)),
     )
-    return _File(file, content, rows, schema, starts), fields
+    return replace(opened, starts=starts), fields
 
 
 def _table(file: _File, number: int, names: tuple[str, ...]) -> pa.Table:

@@ -52,6 +52,10 @@ class _Streamed(StreamSource):
         self.expect_stream = reader.expect_stream  # type: ignore[method-assign]
         self.bound, self.release = reader.bound, reader.release  # type: ignore[method-assign]
 
+    def by_number(self) -> IndexedSource | None:
+        reader = self._reader.by_number()
+        return None if reader is None else _Indexed(reader, self._steps, self._bad)
+
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         chunk, after = self._reader.read(stream, position, limit)
         return self._steps.apply(chunk, self._bad), after
@@ -64,6 +68,10 @@ class _Indexed(_Streamed, IndexedSource):
     def __init__(self, reader: IndexedSource, steps: RowStages, bad: BadRecords) -> None:
         super().__init__(reader, steps, bad)
         self.length, self.far, self.expect = reader.length, reader.far, reader.expect  # type: ignore[method-assign]
+        self.blocks, self.hold = reader.blocks, reader.hold  # type: ignore[method-assign]
+
+    def by_number(self) -> IndexedSource:
+        return self
 
     def take(self, rows: Rows) -> Chunk:
         return self._steps.apply(self._reader.take(rows), self._bad)

@@ -1,4 +1,5 @@
-"""Tar files in the WebDataset layout (.tar, .tar.gz, .tgz): a stream per file.
+"""Tar files in the WebDataset layout (.tar, .tar.gz, .tgz): a stream per file, or by number where
+blocks of archives are shuffled, which are then indexed once.
 
     dir/0001.flac  dir/0001.cls  dir/0001.json │ dir/0002.flac …
     └─ key ──┘└ column                         └─ the next example
@@ -14,6 +15,7 @@ own walk over an archive ends without a word at a damaged header, and later memb
 
 from __future__ import annotations
 
+import io
 import tarfile
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
@@ -23,11 +25,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from headrace_proto import limits
+from headrace_proto.errors import DataError
 
-from ...files.manifest import DataFile
+from ...files.index_cache import IndexCache, some_of
+from ...files.manifest import DataFile, is_remote
+from ...files.mapped_files import mapped
 from ..columns import Strings
-from ..example_rows import Place, Record, Records, file_streams
-from ..forward_files import Damaged, open_forward
+from ..example_rows import FilePart, Place, Record, Records, Row, file_streams
+from ..forward_files import NOTHING_AFTER, Damaged, compression_of, open_forward
 from ..source import Opening, Source, StreamSource
 from .npz import array_column, npy_array
 
@@ -52,7 +57,10 @@ class Tar(Source):
 
     @classmethod
     def open(cls, opening: Opening) -> StreamSource:
-        return file_streams(opening, partial(_examples, opening.features), opening.features)
+        features, numbered = opening.features, None
+        if not any(compression_of(file.path) for file in opening.files):
+            numbered = partial(_parts, opening)
+        return file_streams(opening, partial(_examples, features), features, numbered=numbered)
 
 
 class Member(NamedTuple):
@@ -71,13 +79,15 @@ class _Archive(tarfile.TarFile):
         """Read no header: ``members`` does so, and the constructor would, at once."""
 
 
-def members(stream: BinaryIO, byte: int) -> Iterator[Member]:
+def members(stream: BinaryIO, byte: int, stop: int | None = None) -> Iterator[Member]:
     """Yield the members from the one at a byte on.  Damaged where the archive breaks off."""
     archive = _Archive(fileobj=stream, encoding="utf-8", errors="surrogateescape")
     archive.offset = byte
     ended = False  # blocks of zeros were read, which a header may follow
     while True:
         begin = archive.offset
+        if begin == stop:
+            return
         _seek(stream, begin)
         archive.pax_headers = {}  # a walk from a later member does not see those of all members
         try:
@@ -127,27 +137,35 @@ def _cut_off(byte: int) -> Damaged:
 def _examples(wanted: Collection[str] | None, file: DataFile, walk: Records) -> Iterator[Record]:
     """Yield the examples of a file."""
     with open_forward(file, walk.place.byte) as stream:
-        parts = _parts_of_examples(members(stream, walk.place.byte))
-        for key, group in groupby(parts, lambda part: part.key):
-            row: dict[str, object] = {KEY: key.encode(errors="surrogateescape")}
-            wrong, first = "", next(group)
+        for group in _groups(members(stream, walk.place.byte)):
+            first = next(group)
             here = walk.place = Place(first.member.byte, walk.place.record)
-            for part in chain([first], group):
-                column = part.column
-                try:
-                    if len(row) > limits.MAX_COLUMNS:
-                        raise ValueError(
-                            f"the example has more than {limits.MAX_COLUMNS} columns: names that "
-                            "agree up to their first dot are one example"
-                        )
-                    if column in row:
-                        raise ValueError(f"the example has two members for the column {column!r}")
-                    read = wanted is None or column in wanted
-                    row[column] = _decoded(column, content(stream, part.member)) if read else None
-                except ValueError as error:
-                    wrong = wrong or f"member {part.member.name!r}: {error}"
-            walk.place = Place(part.member.after, here.record + 1)
+            row, wrong, after = _row(wanted, stream, chain([first], group))
+            walk.place = Place(after, here.record + 1)
             yield Record(here, None, wrong) if wrong else Record(here, row)
+
+
+def _row(
+    wanted: Collection[str] | None, stream: BinaryIO, parts: Iterable[_Part]
+) -> tuple[Row, str, int]:
+    """Return the row of an example, its fault or "", and the byte after its last member."""
+    row, wrong, after = dict[str, object](), "", 0
+    for part in parts:
+        column, after = part.column, part.member.after
+        row.setdefault(KEY, part.key.encode(errors="surrogateescape"))
+        try:
+            if len(row) > limits.MAX_COLUMNS:
+                raise ValueError(
+                    f"the example has more than {limits.MAX_COLUMNS} columns: names that "
+                    "agree up to their first dot are one example"
+                )
+            if column in row:
+                raise ValueError(f"the example has two members for the column {column!r}")
+            read = wanted is None or column in wanted
+            row[column] = _decoded(column, content(stream, part.member)) if read else None
+        except ValueError as error:
+            wrong = wrong or f"member {part.member.name!r}: {error}"
+    return row, wrong, after
 
 
 class _Part(NamedTuple):
@@ -156,6 +174,11 @@ class _Part(NamedTuple):
     key: str
     column: str
     member: Member
+
+
+def _groups(found: Iterable[Member]) -> Iterator[Iterator[_Part]]:
+    """Yield the members of each example."""
+    return (group for _, group in groupby(_parts_of_examples(found), lambda part: part.key))
 
 
 def _parts_of_examples(found: Iterable[Member]) -> Iterator[_Part]:
@@ -179,3 +202,68 @@ def _decoded(column: str, content: bytes) -> object:
         except ValueError:
             raise ValueError(f"{content!r:.60} is no integer, as a .cls is") from None
     return content
+
+
+# ── Examples by number, of archives that are not compressed.
+
+
+def _parts(opening: Opening) -> list[FilePart]:
+    """Return the part of each file."""
+    return [_part(opening, file) for file in opening.files]
+
+
+def _part(opening: Opening, file: DataFile) -> FilePart:
+    cache, wanted = opening.cache, opening.features
+    index = cache.get(file, "tar examples", partial(_indexed, file, cache), partial(_fits, file))
+    starts, stops = np.split(index[:-1], 2)
+    if index[-1]:
+        try:
+            _indexed(file, cache, int(stops[-1]) if len(stops) else 0, strict=True)
+        except Damaged as error:
+            text = f"{file.path}, record {len(starts)}: {error}{NOTHING_AFTER}"
+            opening.bad.report(DataError(text), error.reason)
+
+    def parsed(archive: memoryview) -> Row:
+        stream = io.BytesIO(archive)
+        parts = next(_groups(members(stream, 0, len(archive))))
+        row, wrong, _ = _row(wanted, stream, parts)
+        if wrong:
+            raise ValueError(wrong)
+        return row
+
+    return FilePart(file, parsed, opening.bad, starts, stops)
+
+
+def _indexed(file: DataFile, cache: IndexCache, byte: int = 0, strict: bool = False) -> np.ndarray:
+    """Return where examples begin, where they end, and whether the archive breaks off then."""
+    progress, starts, stops = cache.progress_of(file), list[int](), list[int]()
+    broken = 0
+    with open_forward(file, byte) as stream:
+        try:
+            for group in _groups(members(stream, byte)):
+                first, *others = group
+                starts.append(first.member.byte)
+                stops.append((others or [first])[-1].member.after)
+                progress(stops[-1])
+        except Damaged:
+            if strict:
+                raise
+            broken = 1
+    return np.array([*starts, *stops, broken], np.int64)
+
+
+def _fits(file: DataFile, index: np.ndarray) -> bool:
+    """Return whether headers still lie where the index of a file says, at some places.
+
+    The stamp of a remote file names its content.
+    """
+    if is_remote(file.path):
+        return True
+    data, starts = mapped(file), index[: len(index) // 2]
+    for i in some_of(len(starts)):
+        header = data[int(starts[i]) :][: tarfile.BLOCKSIZE].tobytes()
+        try:
+            tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except _UNSOUND:
+            return False
+    return True

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RemoteFile
 from ...chunk import BadRecords, Origin
-from ...column_parts import Batch, ColumnPart, StoredColumn, files_that_serve, origin_in
+from ...column_parts import Batch, ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
 from ...columns import Rows, numbers_of
 from ...example_rows import Schema
 from ...source import Opening, PartsReader
@@ -144,6 +144,10 @@ def _batches_of(reader: pa.RecordBatchReader, data: RemoteFile) -> np.ndarray:
     return np.array([*found, at, broken], np.int64)
 
 
+#: A batch of a file by its number, and the columns that are wanted.
+_Batch = tuple[_File, int, tuple[str, ...]]
+
+
 class Arrow(PartsReader):
     """All files as one mapped range, or batch by batch where they must be decoded."""
 
@@ -155,16 +159,24 @@ class Arrow(PartsReader):
 
         def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
             data = pa.BufferReader(maps.file_data(number[file])) if maps else RemoteFile(file)
+            if not maps:
+                self._decoded.files.append(data)
             one = _File(file, data, opening.features, bad, opening.cache)
             return one, one.fields
 
+        self._decoded = Decoded(_load, _KEPT_BATCHES)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         content = [one for _, one, _ in served]
         try:
             parts = _mapped(maps, content, schema, bad)
         except NotMapped:
-            parts = _decoded(content, schema, bad, opening.cache)
+            parts = _batch_by_batch(self._decoded, content, schema, bad, opening.cache)
         super().__init__(schema.fields, parts)
+        self.hold = self._decoded.hold  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        super().close()
+        self._decoded.close()
 
 
 # ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
@@ -183,6 +195,7 @@ class _Batches:
         self._ends = np.cumsum(rows)
         self._starts = self._ends - rows
         self.rows = int(rows.sum())
+        self.starts = self._starts[rows > 0]
 
     def locate(self, rows: Rows) -> tuple[Batch, Rows]:
         """Return batch and row within it."""
@@ -246,17 +259,29 @@ def _mapped(
         columns[name] = ArrowColumn(arrays, place, decoded=False)
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad, located.locate)
-    return [part]
+    return [
+        ColumnPart(
+            located.rows,
+            lambda: columns,
+            schema,
+            located.origin,
+            bad,
+            located.locate,
+            located.starts,
+        )
+    ]
 
 
 # ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
 
 
-def _decoded(
-    opened: Sequence[_File], schema: Schema, bad: BadRecords, cache: IndexCache
+def _batch_by_batch(
+    decoded: Decoded[_Batch],
+    opened: Sequence[_File],
+    schema: Schema,
+    bad: BadRecords,
+    cache: IndexCache,
 ) -> list[ColumnPart]:
-    load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
         counting = partial(_count, one, bad, cache)
@@ -270,8 +295,8 @@ def _decoded(
                     bad.report(error, "corrupt_file")
                 continue
             names = tuple(name for name in schema.fields if name in one.fields)
-            columns = partial(load, one, number, names)
-            parts.append(ColumnPart(rows, columns, schema, origin_in(one.file.path, first), bad))
+            origin = origin_in(one.file.path, first)
+            parts.append(decoded.part((one, number, names), rows, schema, origin, bad))
             first += rows
     return parts
 
@@ -297,7 +322,8 @@ def _width(kind: pa.DataType) -> float:
         return inf
 
 
-def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
+def _load(stored: _Batch) -> Mapping[str, StoredColumn]:
+    one, number, names = stored
     batch = one.batch(number)
     with one.naming(number):
         return {name: decoded_column(batch.column(name)) for name in names}

@@ -25,6 +25,7 @@ from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RangedFiles, expect, open_stream
 from ....pipeline.declaration import Plain
+from ...block_order import even_blocks
 from ...chunk import Chunk, Faults, Origin, without
 from ...columns import Column, Rows, numbers_of
 from ...example_rows import Place, Record, Records, Row, Streams
@@ -158,8 +159,18 @@ class _Records(IndexedSource):
         columns, faults = self._parse(ordinals, data, at + HEAD, ends - frames - (HEAD + FOOT))
         return without(Chunk(columns, ordinals, origin), faults, self._bad)
 
+    def blocks(self, block_bytes: int) -> np.ndarray:
+        found = [np.empty(0, np.int64)]
+        ends = np.append(self._first, self.length)
+        for i, file in enumerate(self._files.files):
+            at = int(self._first_bound[i])
+            starts = self._bounds[at : at + int(ends[i + 1] - ends[i])] - self._files.bases[i]
+            found.append(ends[i] + even_blocks(starts, file.size, block_bytes))
+        return np.concatenate(found)
+
     def expect(self, rows: np.ndarray) -> int:
-        assert isinstance(self._files, RangedFiles)
+        if isinstance(self._files, MappedFiles):
+            return len(rows)
         _, _, bound = self._find(rows)
         return self._files.expect(self._bounds[bound], self._bounds[bound + 1])
 
