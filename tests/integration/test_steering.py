@@ -171,10 +171,6 @@ def test_the_size_outlives_workers_and_servers_and_a_feed_goes_back_to_that_of_a
             assert next(feed).rows == 1
         with connect(server, prefetch=0, resume=token) as feed:
             assert rows_of(next(feed)) == batches[3]
-    anew = chained(examples, batch_size=4, capacity=6)
-    with hs.run(anew, state_dir=tmp_path, allow_config_change=True) as server:
-        with connect(server, prefetch=0) as feed:
-            assert next(feed).rows == 4, "a size that is declared anew takes the place of both"
 
 
 def test_segments_of_partitions_that_go_on_change_their_size_where_others_have_ended():

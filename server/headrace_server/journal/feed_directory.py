@@ -28,10 +28,8 @@ logger = logging.getLogger("headrace.worker")
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-_FORMAT = 4
+_FORMAT = 5
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
-#: A place in a tree of JSON data.
-Place = tuple[str | int, ...]
 #: A field that is there where the feed has several servers.
 SHARE = "share"
 
@@ -83,27 +81,27 @@ def has_states(directory: Path) -> bool:
 
 
 def check_feed(
-    state: Path, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
+    state: Path, feed: FeedConfig, directory: Path | None = None, rewritten: bool = False
 ) -> None:
     """Compare a feed with the one of its state, or note it where there is no state.
 
-    ``directory``: the directory of the state, if not in its place.  ConfigChanged lists the
-    differences.
+    ``directory``: the directory of the state, if not in its place.  Files of the same names and
+    sizes may lie elsewhere, and with ``rewritten`` have other times at their places.  ConfigChanged
+    lists the differences.
     """
     file = (directory or state / "feeds" / feed.name) / "feed.json"
     now, known = described(feed), _known(file)
-    changes = [] if known is None or known == now else _changes(state, feed, file, known, now)
-    if changes and not allow_change:
+    if known == now:
+        return
+    if known is not None and (changes := _changes(state, feed, file, known, now, rewritten)):
         more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise ConfigChanged(
             f"feed {feed.name!r} is not what the state in {state} is of: "
-            f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
-            "allow_config_change=True to go on with the states that there are"
+            f"{'; '.join(changes[:5])}{more}.  Undo that, or use another state_dir"
         )
-    if changes or known is None:
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, json.dumps(now, indent=1, sort_keys=True))
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(file, json.dumps(now, indent=1, sort_keys=True))
 
 
 def with_partitions(state: Path, feed: FeedConfig, directory: Path | None = None) -> FeedConfig:
@@ -118,26 +116,33 @@ def with_partitions(state: Path, feed: FeedConfig, directory: Path | None = None
 
 
 def _changes(
-    state: Path, feed: FeedConfig, file: Path, known: dict[str, Plain], now: dict[str, Plain]
+    state: Path,
+    feed: FeedConfig,
+    file: Path,
+    known: dict[str, Plain],
+    now: dict[str, Plain],
+    rewritten: bool,
 ) -> list[str]:
-    """Return the changes of a feed; ConfigChanged where one is never allowed."""
+    """Return the changes of a feed, for people; ConfigChanged for another share."""
     try:
         _check_share(state, feed, known.get(SHARE, WHOLE))
-        changes = [
-            *(text for _, text in _changed(known, now)),
+        if _same_files(known["files"], now["files"], rewritten):
+            logger.warning(
+                "feed %r: files of the same names and sizes as before are taken for the same, "
+                "though they lie elsewhere or were written at another time",
+                feed.name,
+            )
+            _follow(known["pipeline"]["source"], now["pipeline"]["source"])
+            known["files"] = now["files"]
+        return [
+            *_differences(known["partitions"], now["partitions"], "partitions"),
+            *_differences(known["pipeline"], now["pipeline"], "pipeline"),
             *_files_unlike(known["files"], now["files"]),
         ]
-        never = list(_never(known, now, feed.declaration.policy.on_bad_example == "skip"))
     except ConfigChanged:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ServerError(f"{file} is damaged: {error!r:.200}. {_next(file)}") from None
-    for change, why in never:
-        raise ConfigChanged(
-            f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
-            "Undo that or use another state_dir"
-        )
-    return changes
 
 
 def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
@@ -197,81 +202,20 @@ def _known(file: Path) -> dict[str, Plain] | None:
     return known
 
 
-def _never(old: dict[str, Plain], new: dict[str, Plain], skips: bool) -> Iterator[tuple[str, str]]:
-    """Yield changes after which examples would come twice or never, each with the reason.
-
-    ``skips``: whether bad examples are dropped, by whichever stage finds them.
-    """
-    before, now = (tree["pipeline"]["shape"] for tree in (old, new))
-    for _, change in _differences(before["kind"], now["kind"], "pipeline", "shape", "kind"):
-        yield change, _WHY["shape"]
-        return
-    states = "pipeline", "shape", "initial_states"
-    for _, change in _differences(_states(before), _states(now), *states):
-        yield change, "states are stored as they were declared"
-    for path, change in _changed(old, new):
-        part = path[0] if path[0] == "partitions" else path[1]
-        if not _exact(path, old["pipeline"], new["pipeline"], skips):
-            yield change, _WHY[str(part)]
-    files, there = old["files"], new["files"]
-    if file_names(files) != file_names(there):
-        sized = ([path, size, ""] for path, size, _ in files), ([p, n, ""] for p, n, _ in there)
-        yield next(_files_unlike(*map(list, sized))), "positions are counted through all files"
+def _same_files(old: list[Plain], new: list[Plain], rewritten: bool) -> bool:
+    """Return whether files are the same ones at other places, or with ``rewritten`` at any."""
+    before, now = ([(str(path).rsplit("/", 1)[-1], n) for path, n, _ in one] for one in (old, new))
+    stamps = {path: stamp for path, _, stamp in old}
+    kept = all(stamps.get(path, stamp) == stamp for path, _, stamp in new)
+    return old != new and before == now and (kept or rewritten)
 
 
-#: Why a change of a part of a feed can not be gone on with.
-_WHY = {
-    "partitions": "positions and states belong to partitions",
-    "source": "positions are counted in the examples of that",
-    "order": "positions are counted in that order",
-    "stages": "batches are counted in the examples that pass these",
-    "shape": "batches are counted in what that makes",
-}
-#: Options of a shape that do not decide which examples make a batch, beside its batch sizes: a
-#: changed size holds from the first batch on that follows all committed ones.
-_LAYOUT = {"dynamic_pad", "padding_values", "mask", "capacity", "map", "left", "right"}
-_SIZES = {"batch_size", "batch_sizes", "initial_states"}  # names of states are compared by _never
-#: The same, but for a shape with a budget of padded elements.
-_PADDING = {"ragged", "pad_to_multiple", "pad_to_boundary"}
-#: The other shapes are classes of the user's.
-_OURS = {"batch", "bucket", "pack", "stratified_sample_unknown_dist", "sequences"}
-#: Stages after which there are as many examples.
-_KEEPING = {"map", "select", "with_origin"}
-
-
-def _exact(path: Place, old: dict[str, Plain], new: dict[str, Plain], skips: bool) -> bool:
-    """Return whether a feed goes on exactly after a change at ``path``."""
-    shapes = old["shape"], new["shape"]
-    match path:
-        case ("pipeline", "source", *within):
-            return not {"paths", "features"}.isdisjoint(within)  # the files are compared beside it
-        case ("pipeline", "stages", *_):
-            counted = all(one["kind"] == "batch" and not one.get("balance") for one in shapes)
-            return counted and not skips and _passed(old["stages"]) == _passed(new["stages"])
-        case ("pipeline", "shape", "batch_sizes", *within):
-            return bool(within) and None not in (*old["shape"][path[2]], *new["shape"][path[2]])
-        case ("pipeline", "shape", name, *_):
-            budget = any(one.get("max_padded_elements") for one in shapes)
-            free = name in _LAYOUT | _SIZES or (name in _PADDING and not budget)
-            return free and shapes[0]["kind"] in _OURS
-    return False
-
-
-def _passed(stages: list[Plain]) -> list[Plain]:
-    """Return the stages up to the last one that may change which examples there are."""
-    most = max((i for i, one in enumerate(stages, 1) if one["kind"] not in _KEEPING), default=0)
-    return stages[:most]
-
-
-def _states(shape: dict[str, Plain]) -> dict[str, Plain]:
-    return {
-        state["name"]: [state["dtype"], state["shape"]] for state in shape.get("initial_states", ())
-    }
-
-
-def file_names(files: list[Plain]) -> list[tuple[str, int]]:
-    """Return the last names and sizes of files: those that only lie elsewhere have the same."""
-    return [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in files]
+def _follow(source: dict[str, Plain], now: dict[str, Plain]) -> None:
+    """Have a source, and those that it is made of, read from the places of now."""
+    source["paths"] = now["paths"]
+    parts = (of["options"].get("sources", ()) for of in (source, now))
+    for part, there in zip(*parts, strict=False):
+        _follow(part, there)
 
 
 def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
@@ -290,15 +234,11 @@ def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
         yield "the files come in another order"
 
 
-def _changed(old: dict[str, Plain], new: dict[str, Plain]) -> Iterator[tuple[Place, str]]:
-    """Yield where the declarations of two feeds differ, and each difference for people."""
-    for name in ("partitions", "pipeline"):
-        yield from _differences(old[name], new[name], name)
-
-
-def _differences(old: Plain, new: Plain, *at: str | int) -> Iterator[tuple[Place, str]]:
-    """Yield where two trees of JSON data differ, and each difference for people."""
+def _differences(old: Plain, new: Plain, *at: str | int) -> Iterator[str]:
+    """Yield the differences of two trees of JSON data, for people."""
     if isinstance(old, dict) and isinstance(new, dict):
+        if (kind := old.get("kind")) != new.get("kind"):  # all options differ with it
+            old, new = {"kind": kind}, {"kind": new.get("kind")}
         for key in sorted(old.keys() | new.keys()):
             yield from _differences(old.get(key), new.get(key), *at, key)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
@@ -306,7 +246,7 @@ def _differences(old: Plain, new: Plain, *at: str | int) -> Iterator[tuple[Place
             yield from _differences(a, b, *at, i)
     elif old != new or type(old) is not type(new):
         where = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in at)
-        yield at, f"{where[1:]} was {_short(old)} and is {_short(new)}"
+        yield f"{where[1:]} was {_short(old)} and is {_short(new)}"
 
 
 def _short(value: object) -> str:

@@ -15,7 +15,6 @@ their work since the snapshot is undone.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -25,10 +24,8 @@ from pathlib import Path
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
 from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig
-from .feed_directory import SUFFIX, check_feed, described, file_names
+from .feed_directory import SUFFIX, check_feed
 from .snapshots import GENERATION, sync_file
-
-logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"
 
@@ -54,9 +51,7 @@ def _resumption(plain: Plain) -> Resumption:
     return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
 
 
-def prepare(
-    state: Path, feed: FeedConfig, source: Path | None, snapshot: str, allow_change: bool = False
-) -> None:
+def prepare(state: Path, feed: FeedConfig, source: Path | None, snapshot: str) -> None:
     """Copy the snapshot in ``source`` to a new directory beside a feed's state.
 
     None stands for the beginning.  ConfigChanged where the feed differs from that of the snapshot.
@@ -73,8 +68,7 @@ def prepare(
                 with writing(new / path.name, path.stat().st_size):
                     shutil.copyfile(path, new / path.name)
                     sync_file(new / path.name)
-        _follow_files(new / "feed.json", feed)
-    check_feed(state, feed, allow_change, new)
+    check_feed(state, feed, new, rewritten=True)
     plain: dict[str, Plain] = {"generation": before.generation + 1, "snapshot": snapshot}
     if snapshot == BEGINNING:
         plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
@@ -109,21 +103,3 @@ def finish(state: Path) -> None:
     for done in sorted(feeds.glob(f"*/{_COMPLETE}")):
         if not done.parent.name.startswith("."):
             done.unlink()
-
-
-def _follow_files(file: Path, feed: FeedConfig) -> None:
-    """Accept the same files at other places and with other times, as on another machine."""
-    found = read_json(file, lambda one: (one, one["pipeline"]["source"], file_names(one["files"])))
-    if found is None:
-        return  # ``check_feed`` says that it is gone
-    (known, source, of_snapshot), now = found, described(feed)
-    if known["files"] == now["files"] or of_snapshot != file_names(now["files"]):
-        return  # the same, or other files, which ``check_feed`` refuses
-    logger.warning(
-        "feed %r: files of the same names and sizes as in the snapshot are taken for the same, "
-        "though they lie elsewhere or were written at another time",
-        feed.name,
-    )
-    known["files"] = now["files"]
-    source["paths"] = now["pipeline"]["source"]["paths"]
-    write_durably(file, json.dumps(known, indent=1, sort_keys=True))

@@ -77,13 +77,11 @@ class StateDirectory:
         durability: str = "power",
         snapshots: str | None = None,
         keep: int = KEEP_SNAPSHOTS,
-        allow_change: bool = False,
         share: Share = WHOLE,
         origin: str = "",
     ) -> None:
         """Hold the directory; ServerError where another server holds it."""
         self._durability = durability
-        self._allow_change = allow_change
         self.path = Path(os.path.realpath(path))  # it may itself be a link
         self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
         self.count = 0  # number of all starts, this one included
@@ -130,10 +128,10 @@ class StateDirectory:
         for feed in config.feeds:
             if feed.name in tokens:
                 snapshot = tokens[feed.name].snapshot
-                prepare(self.path, feed, found[feed.name], snapshot, self._allow_change)
+                prepare(self.path, feed, found[feed.name], snapshot)
             else:
                 self._refuse_lost(feed.name)
-                check_feed(self.path, feed, self._allow_change)
+                check_feed(self.path, feed)
         config = self.next_term(config, max(terms))
         if tokens:
             take_back(self.path, tokens)
@@ -155,10 +153,10 @@ class StateDirectory:
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
         """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""
         if snapshot == BEGINNING:
-            prepare(self.path, feed, None, snapshot, self._allow_change)
+            prepare(self.path, feed, None, snapshot)
             return 0
         directory, term = self.shelf.fetch(feed.name, snapshot)
-        prepare(self.path, feed, directory, snapshot, self._allow_change)
+        prepare(self.path, feed, directory, snapshot)
         return term
 
     def take_back(self, config: RunConfig, feed: str, term: int) -> RunConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from headrace_proto.schema import Field
 
@@ -17,7 +16,7 @@ from ..reading.source import StreamSource
 from ..shaping.input import Input
 from ..shaping.plain import Plain
 from .partition_run import Run
-from .plain_run import PlainRun, begun_with
+from .plain_run import PlainRun
 from .segment_run import SegmentRun
 
 #: Options of shapes by which the last rows come in smaller batches.
@@ -56,10 +55,8 @@ def compose(
     slab: Slab,
     bad: BadRecords,
     max_state_bytes: int = sys.maxsize,
-    saved: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Run:
-    """Return a run of one partition, at its beginning, for ``resume``; ``saved`` is the meta of
-    what that gets.
+    """Return a run of one partition, at its beginning.
 
     LimitExceeded where the states of an example have more than ``max_state_bytes``.
     """
@@ -72,11 +69,11 @@ def compose(
         segments.targets, segments.mix = intake.stratified, intake.mix
         segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
         return SegmentRun(intake, cutting, slab)
-    made = begun_with(shape, saved).made()
+    made = shape.made()
     made.open(partition)
     rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
     machine = Plain(partition, rows, made.shaper)
     machine.targets, machine.mix = [*intake.stratified, *machine.targets], intake.mix
-    run = PlainRun(intake, machine, slab, made, shape)
+    run = PlainRun(intake, machine, slab, made)
     run.schema  # noqa: B018 - the shape refuses columns that it can not batch
     return run

@@ -39,7 +39,6 @@ from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping import plain
-from ..shaping.machine import RESIZES
 from ..shaping.plan import Plan, Read
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
@@ -89,7 +88,6 @@ class Run(ABC):
 
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
-    resizes = False  # whether it is to get an order for the batch sizes that are declared now
     calls = False  # whether a function of the user's is called when a batch is written
     held: dict[int, Any]  # the chunks in memory, as each kind needs them
     #: Returns why these can not be the states of a batch; "" if they can.
@@ -178,10 +176,6 @@ class Run(ABC):
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
 
-    def _awaits_order(self) -> bool:
-        """Return whether the order for the batch sizes that are declared now comes next."""
-        return False
-
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         return
@@ -214,10 +208,6 @@ class Run(ABC):
         """
         if self._ordered:
             return []
-        if self.resizes:
-            if self._awaits_order():
-                return Outlook.WAITS
-            most = 1
         behind, self._behind = self._behind, False
         bring_forward = self.machine.bring_forward
         if self.machine.unwritten and not behind and (not beyond or bring_forward(slot)):
@@ -379,7 +369,7 @@ class Run(ABC):
             at = self.machine.input.reading()
             epoch, position = at["epoch"], at["position"]  # None: the epoch has no more examples
             value = [epoch + 1, 0, value] if position is None else [epoch, position[0], value]
-        elif kind in RESIZES:
+        elif kind == "batch_size":
             least = max(value, default=0) * least_bytes(self.schema)
             if least > self._slab.budget_bytes:
                 raise ValueError(

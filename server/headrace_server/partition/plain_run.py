@@ -5,18 +5,11 @@ chunk ─► facts of the shape ─► held ─► Assembly of a plan
 commits ─► Plain ─► records ─► Change ─► store ─► Saved ─► Plain of another life
 
 Batches are done or not, and a commit brings no states.
-
-Batches are counted from the first one on, so a partition keeps the batch sizes that it began with.
-Where others are declared later, an order makes the change after the last batch that is done, as if
-a trainer had called ``feed.set_batch_size``: each row is in a batch of one of the sizes.
-
-    sizes    the declared sizes, as options of the shape: at the beginning, and now
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgpack
 
@@ -28,26 +21,16 @@ from ..making.assemble import Assembly
 from ..making.shape import Shape, with_facts
 from ..making.slab import Slab
 from ..pipeline.declaration import Plain
-from ..pipeline.declaration import Shape as Declared
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..shaping import plain
-from ..shaping.machine import DECLARED
 from ..shaping.plan import RESIZED, Plan, Read
 from ..shaping.stored_state import Change, Saved
 from .partition_run import Facts, Payload, Run
 
 #: Names of what is stored of each rank: which deal, and the turn after its last commit.
 _AFTER = "after "
-#: Options that are the batch sizes of a shape, one of them of each.
-_SIZES = ("batch_size", "batch_sizes")
-
-
-def begun_with(shape: Declared, saved: Mapping[str, bytes]) -> Declared:
-    """Return a shape with the batch sizes that a partition began with."""
-    begun = _unpacked(saved["sizes"])[0] if "sizes" in saved else {}
-    return replace(shape, options={**shape.options, **begun})
 
 
 class PlainRun(Run):
@@ -55,21 +38,9 @@ class PlainRun(Run):
 
     machine: plain.Plain
 
-    def __init__(
-        self,
-        intake: Intake,
-        machine: plain.Plain,
-        slab: Slab,
-        shape: Shape,
-        declared: Declared,
-    ) -> None:
-        """``declared`` may have other batch sizes than ``shape``, with which it began."""
+    def __init__(self, intake: Intake, machine: plain.Plain, slab: Slab, shape: Shape) -> None:
         super().__init__(intake, machine, slab)
         self.shape = shape
-        self._sizes_declared = declared.made().batch_sizes
-        self._declared = {n: declared.options[n] for n in _SIZES if n in declared.options}
-        self._sizes: Plain = None  # as they are stored
-        self._resized = False  # whether they are to be stored
         self.capacity, self.most_rows = shape.capacity, shape.read_bound()
         #: Chunks in memory, and the state of the stages before each; None where they have none.
         self.held: dict[int, tuple[Chunk, Plain]] = {}
@@ -78,7 +49,7 @@ class PlainRun(Run):
     @property
     def properties(self) -> Mapping[str, Plain]:
         """Description of the feed for trainers, beside its schema."""
-        resized = self.machine.shaper.resized or self.machine.will_resize() or self.resizes
+        resized = self.machine.shaper.resized or self.machine.will_resize()
         return RESIZED if resized else {}
 
     @property
@@ -125,18 +96,6 @@ class PlainRun(Run):
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         return self.shape.sizes_checked(batch_sizes)
 
-    def _awaits_order(self) -> bool:
-        return not (self.machine.is_behind() or self.machine.all_made)
-
-    def propose(self, what: tuple[str, Plain]) -> Order | None:
-        if what[0] != DECLARED:
-            return super().propose(what)
-        order = super().propose((DECLARED, self._sizes_declared))
-        if order is not None:
-            self._sizes = [self._sizes[0], self._declared]
-            self._resized, self.resizes = True, False
-        return order
-
     # Commits
 
     def commit(self, batch: Batch, token: Token, payload: Payload | None) -> tuple[str, str] | None:
@@ -171,9 +130,6 @@ class PlainRun(Run):
                 change.meta[f"{_AFTER}{rank}"] = pack([deals, *turn])
             else:
                 change.meta[kind] = pack(what)
-        if self._resized or (change and self._sizes is None):
-            self._sizes, self._resized = self._sizes or [self._declared] * 2, False
-            change.meta["sizes"] = pack(self._sizes)
         return [change] if change else []
 
     def apply(self, order: Order) -> None:
@@ -192,9 +148,6 @@ class PlainRun(Run):
             if name.startswith(_AFTER):
                 deals, *turn = _unpacked(packed)
                 stored.fold("after", deals, int(name.removeprefix(_AFTER)), tuple(turn))
-        if "sizes" in meta:
-            self._sizes = _unpacked(meta["sizes"])
-            self.resizes = self._sizes[1] != self._declared
         reads = self.machine.resume(stored)
         self.most_rows = self.shape.read_bound(self.machine.shaper.batch_sizes)
         if cursor is None:

@@ -14,7 +14,7 @@ builds its change later.
 
     turns     run, ranks, epoch, number of the next batch, its index in the epoch (for each rank)
     places    [slot, insertion indices, lanes] of each trainer with lanes, or rank
-    orders    declared batch size, and the last orders
+    orders    the last ones
 """
 
 from __future__ import annotations
@@ -303,13 +303,13 @@ class SegmentRun(Run):
         cutting, machine = self.cutting, self.machine
         if cutting.lanes:
             raise ValueError(
-                'with order="lanes" a lane is a row of each batch, so their number stays; declare '
-                "another batch_size and start the server again"
+                'with order="lanes" a lane is a row of each batch, so their number stays; begin '
+                "anew with another batch_size, and another state_dir where there is one"
             )
         if machine.world:
             raise ValueError(
-                "ranks get blocks of one shape in every round; declare another batch_size and "
-                "start the server again, or connect without rank="
+                "ranks get blocks of one shape in every round; connect without rank=, or begin "
+                "anew with another batch_size, and another state_dir where there is one"
             )
         if len(batch_sizes) != 1:
             raise ValueError(
@@ -374,7 +374,7 @@ class SegmentRun(Run):
         if machine.orders is not self._orders:
             self._orders = machine.orders
             orders = [order.to_plain() for order in machine.orders]
-            meta["orders"] = pack([self.cutting.batch_size, orders])
+            meta["orders"] = pack(orders)
         if self._moved and not self.cutting.at_trainer:
             self._moved = False
             meta["places"] = self._places()
@@ -427,11 +427,8 @@ class SegmentRun(Run):
             machine.resume_turns(msgpack.unpackb(meta["turns"]), places)
         if "dropped" in meta:
             machine.admission.restore(msgpack.unpackb(meta["dropped"]))
-        declared, orders = msgpack.unpackb(meta.get("orders", pack([0, []])))
-        known = [Order(*one) for one in orders]
-        if declared != self.cutting.batch_size:  # it was declared anew since
-            known = [order for order in known if order.kind != "batch_size"]
-        machine.resume_orders(known)
+        orders = msgpack.unpackb(meta.get("orders", pack([])))
+        machine.resume_orders([Order(*one) for one in orders])
         self._turns, self._orders = machine.turns(), machine.orders
 
     def _go_on(self, saved: Saved) -> None:

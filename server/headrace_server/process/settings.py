@@ -104,8 +104,6 @@ class RunSettings(Limits):
       too
     durability: a commit survives a power cut (power) or the death of any process (process); off
       keeps only indexes in the state directory
-    allow_config_change: go on from a stored state though the pipeline or its files have changed
-      since, if each example still comes once
     resume: go on from a snapshot: its token, on the command line also a file that holds it
     snapshots: where snapshots are copied to, and found by a server with another state directory
     keep_snapshots: number of snapshots of each feed that are kept, the newest ones; 0 keeps all
@@ -145,7 +143,6 @@ class RunSettings(Limits):
         choices=("power", "process", "off"),
         needs_state=True,
     )
-    allow_config_change: bool = _flag(False, needs_state=True)
     resume: Any = _text(metavar="TOKEN", many=True, needs_state=True)
     snapshots: str | None = _text(
         metavar="URL", absent="the state directory alone", needs_state=True

@@ -245,7 +245,7 @@ def run(settings: RunSettings) -> Server:
 
     ``partitions`` determines order, random draws and the rows that are dropped at the end; more
     workers than partitions are not started.  The next server with the same ``state_dir`` goes on
-    where this one ended; it refuses another pipeline or other files unless ``allow_config_change``.
+    where this one ended; it refuses another pipeline or other files.
     Without ``state_dir`` all state is in memory, and options for the directory are refused.
 
     ``resume`` takes the token of a snapshot, or a list of them for several feeds: each of these
@@ -277,7 +277,6 @@ def start(settings: RunSettings, origin: str = "") -> Server:
         settings.durability or "power",
         settings.snapshots,
         KEEP_SNAPSHOTS if settings.keep_snapshots is None else settings.keep_snapshots,
-        settings.allow_config_change,
         config.share,
         origin,
     )

@@ -186,11 +186,6 @@ class Buckets(QueuedRows):
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
 
-    def unform(self) -> None:
-        if not self._finished and self.max_padded_elements is None:
-            self._formed.clear()
-            self._measure()
-
     def _fill_balanced(self, bucket: int, rows: np.ndarray) -> list[tuple[int, int, int]]:
         """Find full batches of a bucket: ``balance_batches`` of them become full at a time."""
         size = self.batch_sizes[bucket] or 0

@@ -18,10 +18,6 @@ from .plan import Plan, Target
 
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
-#: Kind of the order that makes batches of the sizes declared now, which no trainer gives.
-DECLARED = "declared"
-#: Kinds of orders that change sizes.
-RESIZES = "batch_size", DECLARED
 #: Number of stored orders; of older ones only the effect is stored.
 REMEMBERED = 64
 #: Number of batches after the next one up to which a trainer may hold some of an earlier life.
@@ -115,8 +111,8 @@ class Machine(ABC):
             order = self._pending.popleft()
             if order.kind == "close":
                 self._close(order.what)
-            elif order.kind in RESIZES:
-                self._resize(order.what, order.kind == DECLARED)
+            elif order.kind == "batch_size":
+                self._resize(order.what)
             else:
                 target = self.targets[0] if order.kind == "target" else self.mix
                 assert target is not None
@@ -130,8 +126,8 @@ class Machine(ABC):
         self.input.close(cancel)
 
     @abstractmethod
-    def _resize(self, batch_sizes: Sequence[int], formed: bool) -> None:
-        """Use other sizes for the batches that are not formed; with ``formed`` also for these."""
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
+        """Use other sizes for the batches that are not formed."""
 
     # Queries
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from ..leasing.words import ANYONE, Batch, Order, Outlook, Slot, Token, Turn
 from .input import Input, Rest
-from .machine import MOST_AHEAD, REMEMBERED, RESIZES, TOO_LATE, Machine
+from .machine import MOST_AHEAD, REMEMBERED, TOO_LATE, Machine
 from .plan import Draft, Plan, Read, RowShaper, State
 
 #: Rounds of which the worst ratio of costs is known.
@@ -151,11 +151,6 @@ class Plain(Machine):
         self._records: list[tuple[Any, ...]] = []
 
     # Making
-
-    @property
-    def all_made(self) -> bool:
-        """Whether no batch follows, but those that come back."""
-        return self._ended
 
     def step(
         self, slot: Slot, epoch: int, limit: int, most: int = 1
@@ -419,7 +414,7 @@ class Plain(Machine):
 
     def will_resize(self) -> bool:
         """Return whether a stored change of sizes is still to take effect."""
-        return any(order.kind in RESIZES for order in self._pending)
+        return any(order.kind == "batch_size" for order in self._pending)
 
     def _reached(self, order: Order) -> bool:
         return super()._reached(order) and order.number <= self.input.next_number
@@ -431,10 +426,8 @@ class Plain(Machine):
         """
         return bool(self._pending) and self._pending[0].number <= self.input.next_number
 
-    def _resize(self, batch_sizes: Sequence[int], formed: bool) -> None:
-        if formed:
-            self.shaper.unform()
-        if formed or tuple(batch_sizes) != self.shaper.batch_sizes:
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
+        if tuple(batch_sizes) != self.shaper.batch_sizes:
             self.shaper.set_batch_sizes(batch_sizes)
 
     # Other lives

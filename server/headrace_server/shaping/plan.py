@@ -231,10 +231,6 @@ class RowShaper(Shaper):
         """Use other sizes for the batches that are not formed."""
         self.batch_sizes = tuple(batch_sizes)
 
-    def unform(self) -> None:
-        """Form no batch that is not drafted yet, where other sizes can hold for their rows."""
-        return
-
     def targets(self) -> Sequence[Target]:
         """Return itself, if its proportions of classes can be changed."""
         return ()

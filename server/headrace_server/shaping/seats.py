@@ -148,7 +148,7 @@ class Lanes:
         if before is not None:
             indices, lanes = before
             entries, back = self._entries.find(indices), self._admission.back
-            there = np.isin(entries, back.first(back.count)[1]) & (lanes < size)
+            there = np.isin(entries, back.first(back.count)[1])
             self.put(seat, lanes[there], entries[there])
             seat.started[lanes[there]] = True
         return seat

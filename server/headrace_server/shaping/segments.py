@@ -565,7 +565,7 @@ class Segments(Machine, Shaper):
         self._adapt()
         self._carry_out()
 
-    def _resize(self, batch_sizes: Sequence[int], formed: bool) -> None:
+    def _resize(self, batch_sizes: Sequence[int]) -> None:
         (self.batch_size,) = batch_sizes
         self._adapt()
 

@@ -468,7 +468,6 @@ class Partitions:
             self._slab,
             self._bad[config.name],
             self._config.max_state_bytes,
-            saved.meta,
         )
         part.earlier = {*saved.chunks}
         part.run.resume(saved)

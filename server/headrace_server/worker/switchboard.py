@@ -35,7 +35,7 @@ from headrace_proto.messages import (
 from ..pipeline.declaration import Plain
 from ..process.child import Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
-from ..shaping.machine import DECLARED, TOO_LATE
+from ..shaping.machine import TOO_LATE
 from ..watch.statuses import added
 from .desk_port import KNOWN, DeskPort
 from .feed_status import example_status, feed_status, users_of
@@ -156,7 +156,6 @@ class Switchboard:
         ahead = part.run.capacity or self.config.max_ahead
         feed.start(DeskPort(self, feed), self._known_before(feed), ahead, self.clock())
         feed.desk.paused = self.paused
-        self._resize_as_declared(feed)
 
     def _known_before(self, feed: ServedFeed) -> dict[bytes, Known]:
         """Return the trainers of the process before this one.
@@ -384,26 +383,9 @@ class Switchboard:
 
         self._order(session.feed, what, answer)
 
-    def _resize_as_declared(self, feed: ServedFeed) -> None:
-        """Order partitions that have other batch sizes to go on with those that are declared."""
-        parts = [part for part in feed.partitions.values() if part.run.resizes]
-
-        def answer(since: object, fault: str) -> None:
-            if fault and fault != TOO_LATE:
-                feed.fail("server", f"it can not go on with the batch sizes declared now: {fault}")
-
-        if parts:
-            self._order(feed, (DECLARED, None), answer, parts)
-
-    def _order(
-        self,
-        feed: ServedFeed,
-        what: tuple[str, Plain],
-        answer: _Ordered,
-        parts: Sequence[Part] = (),
-    ) -> None:
-        """Order partitions of a feed, all without ``parts``, to make other batches."""
-        parts = parts or [*feed.partitions.values()]
+    def _order(self, feed: ServedFeed, what: tuple[str, Plain], answer: _Ordered) -> None:
+        """Order all partitions of a feed to make other batches."""
+        parts = [*feed.partitions.values()]
         orders = _Orders(what, answer, [*parts])
         self._when_open(feed.name, partial(self._steer, feed, orders, parts))
 

@@ -42,10 +42,8 @@ def stored(directory: StateDirectory, content: bytes) -> Path:
     return path
 
 
-def take_back(
-    directory: StateDirectory, to: FeedConfig, source: Path, name: str, allow_change: bool = False
-) -> Resumption:
-    prepare(directory.path, to, source, name, allow_change)
+def take_back(directory: StateDirectory, to: FeedConfig, source: Path, name: str) -> Resumption:
+    prepare(directory.path, to, source, name)
     restoring.take_back(directory.path, [to.name])
     return resumption(directory.path, to.name)
 
@@ -63,8 +61,8 @@ def test_a_snapshot_of_an_older_format_is_refused(directory, tmp_path):
     source = tmp_path / "snapshot"
     shutil.copytree(path, source)
     noted = (source / "feed.json").read_text()
-    (source / "feed.json").write_text(noted.replace('"format": 4', '"format": 3'))
-    with pytest.raises(ServerError, match=r"by another release .*format 3, this one reads 4"):
+    (source / "feed.json").write_text(noted.replace('"format": 5', '"format": 4'))
+    with pytest.raises(ServerError, match=r"by another release .*format 4, this one reads 5"):
         prepare(directory.path, feed(), source, "s" * 8)
     assert (path / "0.journal").read_bytes() == b"now"
 
@@ -171,7 +169,7 @@ def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(directo
         take_back(directory, feed(batch_size=5), source, name)
     finish(directory.path)
     assert (path / "0.journal").read_bytes() == b"late"
-    take_back(directory, feed(batch_size=5), source, name, allow_change=True)
+    take_back(directory, feed(), source, name)
     assert (path / "0.journal").read_bytes() == b"early"
 
 

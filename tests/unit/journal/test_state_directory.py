@@ -141,11 +141,11 @@ def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path):
 
 def test_a_note_of_another_release_is_refused_with_both_versions(directory, monkeypatch):
     check_feed(directory.path, FEED)
-    monkeypatch.setattr(feed_directory, "_FORMAT", 5)
+    monkeypatch.setattr(feed_directory, "_FORMAT", 6)
     with pytest.raises(
-        ServerError, match=r"another release .*format 4, this one reads 5\): go on with that"
+        ServerError, match=r"another release .*format 5, this one reads 6\): go on with that"
     ) as refused:
-        check_feed(directory.path, FEED, allow_change=True)
+        check_feed(directory.path, FEED)
     subprocess.run(shlex.split(str(refused.value).partition("to begin anew: ")[2]), check=True)
     anew = StateDirectory(directory.path)
     assert not check_feed(anew.path, FEED)

@@ -159,11 +159,11 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
 # What outlives a server
 
 
-def test_a_feed_that_is_not_that_of_the_state_is_refused_unless_that_is_allowed(tmp_path):
+def test_a_feed_that_is_not_that_of_the_state_is_refused(tmp_path):
     state = tmp_path / "state"
     state.mkdir()
     hs.run(BATCHES, state_dir=state, durability="process").close()
-    with pytest.raises(ServerError, match=r"is not what the state.*allow_config_change"):
+    with pytest.raises(ServerError, match=r"is not what the state.* use another state_dir"):
         hs.run(numbered().batch(3), state_dir=state, durability="process")
     hs.run(numbered().batch(3), state_dir=state, durability="off").close()
     hs.run(BATCHES, state_dir=state, durability="process").close()

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.shaping.admission import BEGUN
 from headrace_server.shaping.seats import Lanes
 from headrace_server.shaping.segments import AT_TRAINER, NOWHERE, Segments
 from headrace_server.shaping.spans import Cut, Spans, read_place
 from tests.examples import some
-from tests.unit.changes import begun
 
-from .original_queue import FIRST, Feed
+from .original_queue import Feed
 
 steadily = settings(max_examples=some(150), deadline=None, derandomize=True)
 
@@ -27,20 +25,6 @@ def test_a_commit_before_that_of_an_earlier_batch_of_its_lanes_is_early():
     assert machine.commit(first.batch, 1).batch is first.batch
     assert machine.commit(second.batch, 2).batch is second.batch
     assert machine.commit(first.batch, 1)[0] == "stale"
-
-
-def test_lanes_of_a_life_with_larger_batches_go_on_in_lanes_that_there_are():
-    """The batch size was declared anew: lanes 0 and 1 have their examples again, 2 is no more."""
-    machine = Segments(0, 2, lanes=True, states=NOWHERE)
-    feed = Feed(machine, [3] * 3, known={0: BEGUN, 1: BEGUN, 2: BEGUN})
-    lines = np.arange(3)
-    columns = lines, np.full(3, 3), np.ones(3, np.int64), FIRST + lines, lines
-    machine.admission.resume(
-        begun(np.full(3, 99), *columns, [(0, f"key {e}") for e in range(3)]), FIRST, 0
-    )
-    machine.resume_turns([0, 0, 0, 1, [1]], {b"a": (FIRST + lines[::-1], lines)})
-    rows = feed.draft(b"a").draft
-    assert (rows.indices - FIRST).tolist() == [2, 1] and rows.lanes.tolist() == [0, 1]
 
 
 def test_batches_that_follow_each_other_in_lanes_are_reclaimed_for_these_lanes_alone():

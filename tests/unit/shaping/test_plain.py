@@ -1,11 +1,8 @@
 """Rounds and orders of a plain partition by hand; the simulated world shows that no row is lost."""
 
-from typing import Any
-
 import pytest
 
 from headrace_server.leasing.words import ANYONE, Outlook
-from headrace_server.shaping.machine import DECLARED
 from headrace_server.shaping.plain import TOO_LATE, Stored
 from tests.plain_partition import FOREVER, PlainPartition, rows_in
 
@@ -123,30 +120,6 @@ def test_an_order_that_is_stored_and_not_carried_out_is_carried_out_by_the_next_
     assert again.propose(("close", False)) == order, "it was given before"
     with pytest.raises(ValueError, match=TOO_LATE):
         again.propose(("batch_size", [3]))
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("buckets", [1, 3])
-def test_declared_sizes_hold_for_batches_that_are_formed_also_in_a_later_life(
-    size: int, buckets: int
-):
-    stored, lives = Stored(), list[list[Any]]()
-    partition = PlainPartition(0, stored, rows=40, size=2, buckets=buckets, limit=40)
-    first = list[Any]()
-    while not first:
-        first += partition.make()
-    partition.apply(partition.propose((DECLARED, [size] * buckets)))
-    for record in partition.take_records():
-        stored.fold(*record)
-    for life, made in ((partition, first), (None, [])):
-        life = life or PlainPartition(0, stored, rows=40, size=2, buckets=buckets, limit=3)
-        while isinstance(step := life.make(), list):
-            made += step
-        lives.append([(batch.bucket, rows_in(batch)) for batch in made])
-    assert lives[0] == lives[1]
-    assert sorted(row for _, rows in lives[0] for row in rows) == [(0, row) for row in range(40)]
-    short = [len(rows) for _, rows in lives[0][1:] if len(rows) != size]
-    assert len(short) <= buckets and all(rows < size for rows in short), "only the last ones"
 
 
 def test_an_order_waits_for_no_batch_that_no_earlier_life_has_made():
