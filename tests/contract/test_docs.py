@@ -20,6 +20,8 @@ from .document import NAMED, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+#: Most characters of a line of prose.
+WIDTH = 120
 #: Languages of blocks.  What is code is run; the rest is for reading.
 LANGUAGES = {"python", "sh", "text", "toml", ""}
 
@@ -124,6 +126,17 @@ def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name):
 def test_every_block_of_a_document_is_of_a_kind_that_is_tested_or_no_code(path):
     for block in blocks(path.read_text()):
         assert block.language in LANGUAGES, f"line {block.line}: {block.language}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_the_prose_of_a_document_is_wrapped_at_one_width(path):
+    """Tables, code, pictures and generated parts are as wide as they are."""
+    other = r"^```.*?^```$|^<!-- generated.*?^<!-- end -->$|^(\||!\[|    ).*?$"
+    prose = re.sub(
+        other, lambda m: "\n" * m[0].count("\n"), path.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    wide = [number for number, line in enumerate(prose.split("\n"), 1) if len(line) > WIDTH]
+    assert not wide, f"wrap at {WIDTH} characters: lines {wide}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
