@@ -99,7 +99,8 @@ class Case:
                 rows = self._expect(p, at := len(found) - 1)
                 wrong = (i for i, one in enumerate(own) if self._content(one))
                 early = any(map(difference, declared[:sure], self.batches[p]))
-                lost = sum(name[0] == p for name in self._all - came)
+                missing = {name for name in self._all - came if name[0] == p}
+                lost = len(missing) if self.feed.segmented or self._lost(missing) else 0
                 found.append((len(own) - next(wrong, len(own)), early, lost, at))
             *_, early, _, at = min(found)
             self._expect(p, at)
@@ -236,12 +237,13 @@ class Case:
             lost = Counter((p, self._epoch(p, i)) for p, i in {name[:2] for name in missing})
             if all(count < bound for count in lost.values()):
                 missing = set()
-        if not self.feed.segmented and missing:
-            rest = Counter((p, *self._round_of(p, number)) for p, number in missing)
-            if all(count < self._most for count in rest.values()):
-                missing = set()
-        if missing:
+        if missing and (self.feed.segmented or self._lost(missing)):
             yield f"{len(missing)} of {len(self._all)} are lost: {sorted(missing)[:5]}"
+
+    def _lost(self, missing: set[Any]) -> bool:
+        """Return whether more of these batches are missing than those of incomplete rounds."""
+        rest = Counter((p, *self._round_of(p, number)) for p, number in missing)
+        return any(count >= self._most for count in rest.values())
 
     def _rows_once(self, taken: Sequence[Taken]) -> Iterable[str]:
         """Judge a feed that was steered by rows, since other ones are together in a batch."""
