@@ -1,10 +1,8 @@
 """The queue of segments as TensorFlow had it, written down plainly, and a feed for the machines.
 
-    prefetch ─token─► ready ─► take ─► save ─► ready …          close ─► smaller, or the end
-
-`OriginalQueue` looks at every example in flight for every batch.  It differs from TensorFlow's only
-where that was at fault: a key that is in flight is refused whole, a token comes back when the last
-segment is taken, and the end comes as soon as no full batch can be formed any more.
+`original_stream` differs from TensorFlow's queue only where that was at fault: a key that is in
+flight is refused whole, a place of the capacity is free when the last segment is taken, and the end
+comes as soon as no full batch can be formed any more.
 
 `Feed` plays the source of a partition: it answers the reads of a machine.
 """
@@ -33,81 +31,28 @@ def sizes(largest_batch):
     )
 
 
-class OriginalQueue:
-    def __init__(self, batch_size, capacity, allow_small):
-        self.batch_size, self.capacity, self.allow_small = batch_size, capacity, allow_small
-        self.examples = {}  # insertion index → [name, key, segments, next segment], in flight
-        self.unsaved = {}  # the same, of those whose next segment waits for its state
-        self.keys = set()
-        self.index = FIRST
-        self.tokens = 0
-        self.closed = False
-
-    def prefetch(self, name, key, segments):
-        """ "refused", "blocked" or "inserted"."""
-        if self.capacity is not None and self.tokens == self.capacity:
-            return "blocked"
-        if key in self.keys:
-            return "refused"
-        self.tokens += 1
-        self.keys.add(key)
-        self.examples[self.index] = [name, key, segments, 0]
-        self.index += 1
-        return "inserted"
-
-    def take(self, rows=None):
-        """A batch of (insertion index, name, segment); None at the end, "waits" before it."""
-        ready, rows = sorted(self.examples), rows or self.batch_size
-        if len(ready) < rows:
-            if not self.closed:
-                return "waits"
-            if not self.allow_small or not ready:
-                return None
-        batch = []
-        for index in ready[:rows]:
-            name, key, segments, segment = example = self.examples.pop(index)
-            batch.append((index, name, segment))
-            if segment + 1 == segments:
-                self.tokens -= 1
-                self.keys.remove(key)
-            else:
-                self.unsaved[index] = example
-        return batch
-
-    def save(self, batch):
-        for index, _, _ in batch:
-            if index in self.unsaved:
-                self.unsaved[index][3] += 1
-                self.examples[index] = self.unsaved.pop(index)
-
-    def left(self):
-        return sum(segments - segment for _, _, segments, segment in self.examples.values())
-
-
 def original_stream(batch_size, capacity, allow_small, counts, keys=None, takes=(None,)):
     """All batches for one trainer, examples that were refused, and segments that were left over.
 
-    ``takes``: the rows of each batch, again and again; None: the declared size.
+    Rows are (insertion index, example, segment).  ``takes``: the rows of each batch, again and
+    again; None: the declared size.
     """
-    takes = cycle(takes)
-    queue = OriginalQueue(batch_size, capacity, allow_small)
+    takes, keys = cycle(takes), range(len(counts)) if keys is None else keys
     batches, refused, at = [], [], 0
-    keys = range(len(counts)) if keys is None else keys
+    flight = []  # insertion index, example and next segment of each example in flight
     while True:
-        while at < len(counts):
-            verdict = queue.prefetch(at, keys[at], counts[at])
-            if verdict == "blocked":
-                break
-            if verdict == "refused":
+        while at < len(counts) and (capacity is None or len(flight) < capacity):
+            if keys[at] in {keys[example] for _, example, _ in flight}:
                 refused.append(at)
+            else:
+                flight.append((FIRST + at - len(refused), at, 0))
             at += 1
-        queue.closed = at == len(counts)
-        batch = queue.take(next(takes))
-        assert batch != "waits", "one trainer that saves what it takes never waits for ever"
-        if batch is None:
-            return batches, refused, queue.left()
-        batches.append(batch)
-        queue.save(batch)
+        rows = next(takes) or batch_size
+        if not flight or (len(flight) < rows and not allow_small):
+            return batches, refused, sum(counts[example] - n for _, example, n in flight)
+        batches.append(flight[:rows])
+        saved = [(index, example, n + 1) for index, example, n in flight[:rows]]
+        flight = [one for one in (*saved, *flight[rows:]) if one[2] < counts[one[1]]]
 
 
 class Feed:
