@@ -30,6 +30,9 @@ _SLOWER = 16
 #: The folder in which a worker leaves its number, and its counts.
 _FOLDER = "HEADRACE_OPCODES"
 _REPOSITORY = Path(__file__).parents[2]
+#: Calls for each batch by which a file counts as one that a batch passes: some messages are for
+#: several batches, and what is done for each tick or record is less.
+_PASSES = 0.12
 #: Records that are enough for any workload here.
 _RECORDS, _SEQUENCES = 40_000, 3_000
 
@@ -59,7 +62,7 @@ class Tracer:
         counts = Counter[str](), Counter[str]()
         for code, of in self._counts.items():
             for counter, number in zip(counts, of, strict=True):
-                counter[f"{_room(code)} {code.co_qualname}"] += number
+                counter[f"{_place(code)}:{code.co_qualname}"] += number
         return {name: [of[name] for of in counts] for name in counts[0]}
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -86,13 +89,14 @@ class Tracer:
         return count
 
 
-def _room(code: CodeType) -> str:
-    """Return the room of a function, or its package."""
+def _place(code: CodeType) -> str:
+    """Return the room of a function, or its package, and its file."""
     file = Path(code.co_filename)
     if not file.is_relative_to(_REPOSITORY) or ".venv" in file.parts:
-        return "libraries"
+        return "libraries "
     package, *rooms = file.relative_to(_REPOSITORY).parts[1:-1]
-    return rooms[0] if rooms else package.removeprefix("headrace_") or package
+    room = rooms[0] if rooms else package.removeprefix("headrace_") or package
+    return f"{room} {file.stem}"
 
 
 def in_worker() -> None:
@@ -250,15 +254,25 @@ def total(counts: dict[str, list[float]]) -> list[int]:
     return [round(sum(numbers)) for numbers in zip(*counts.values(), strict=True)]
 
 
+def files(counts: dict[str, list[float]]) -> set[str]:
+    """Return the files of our code that a batch passes."""
+    return {
+        place
+        for function, (_, calls) in counts.items()
+        if calls >= _PASSES and (place := function.partition(":")[0]) != "libraries "
+    }
+
+
 def _table(name: str, counts: dict[str, Any], functions: int) -> str:
-    lines = [name]
+    lines = [f"{name}   {sum(len(files(of)) for of in counts.values())} files"]
     for process, of in counts.items():
         rooms = Counter[str]()
         for function, (number, _) in of.items():
             rooms[function.partition(" ")[0]] += number
         by_room = ", ".join(f"{room} {number:.0f}" for room, number in rooms.most_common())
         opcodes, calls = total(of)
-        lines.append(f"    {process:8}{opcodes:7,} bytecodes {calls:5} calls   {by_room}")
+        numbers = f"{opcodes:7,} bytecodes {calls:5} calls {len(files(of)):4} files"
+        lines.append(f"    {process:8}{numbers}   {by_room}")
         dearest = sorted(of.items(), key=lambda item: -item[1][0])[:functions]
         lines += [f"{number:20.1f} {calls:6.2f}  {name}" for name, (number, calls) in dearest]
     return "\n".join(lines)

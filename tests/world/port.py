@@ -82,7 +82,6 @@ class Port:
 _KINDS = {
     "welcome": Welcome,
     "refuse": Refused,
-    "unknown": Unknown,
     "idle": Idle,
     "over": Over,
     "answer": Answer,

@@ -167,7 +167,8 @@ class Owner:
                 self.wires[name] = wire
                 desk.hello(self.hello(name, message), now)
         elif known is wire:  # else it is late, of an earlier connection
-            desk.seen(name, now)
+            if not desk.seen(name, now):
+                self.port.sent.append((name, port.Unknown()))
             if isinstance(message, Step):
                 self.step(name, message)
             elif isinstance(message, Bye):

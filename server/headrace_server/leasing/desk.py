@@ -162,6 +162,7 @@ _Wanted = tuple[_Cell, Slot, int]
 @dataclass(slots=True, eq=False)
 class _Session:
     name: bytes
+    to: Any  # the trainer, as the port knows it
     rank: int
     slot: Slot
     seen: float
@@ -342,16 +343,16 @@ class Desk:
         for hello in sorted(hellos, key=lambda one: one.birth):
             name = hello.session
             if refused := self._refusal(hello):
-                port.refuse(name, *refused)
+                port.refuse(hello.to, *refused)
                 continue
             if (session := self.sessions.get(name)) is None:
                 slot: Slot = hello.rank if self.world else name if self._lanes else ANYONE
-                session = _Session(name, hello.rank, slot, self._now, self._token)
+                session = _Session(name, hello.to, hello.rank, slot, self._now, self._token)
                 self.sessions[name] = session
                 self._joins.logged += 1
                 port.joined(name, hello.run, hello.rank, hello.birth)
                 session.joined = self._joins.logged
-            session.greeting, session.seen = hello, self._now
+            session.greeting, session.to, session.seen = hello, hello.to, self._now
             admitted.append((hello, session, len(self.sessions) - 1))
         admitted = [of for of in admitted if of[1].name in self.sessions]
         stale = self._judge(admitted)
@@ -403,7 +404,7 @@ class Desk:
         self.births[hello.rank] = hello.birth
         for rival in others:
             if rival.rank == hello.rank and rival.name in self.sessions:
-                self.port.refuse(rival.name, "in_use", _REPLACED)
+                self.port.refuse(rival.to, "in_use", _REPLACED)
                 self._leave(rival.name)
         return None
 
@@ -455,7 +456,7 @@ class Desk:
             self._admit(joining)
             for hello in hellos:
                 if hello not in joining and alive:
-                    self.port.refuse(hello.session, *self._in_use(hello))
+                    self.port.refuse(hello.to, *self._in_use(hello))
                 elif hello not in joining:
                     self._hear(hello)
         for hello in apart:
@@ -547,7 +548,7 @@ class Desk:
         self._forget_requests(session)
         places = {n: self._next_turn(cell, session.slot) for n, cell in self._cells.items()}
         void = [token for token, *_ in hello.held if token in stale]
-        self.port.welcome(session.name, places, void, others, hello.run)
+        self.port.welcome(session.to, places, void, others, hello.run)
         for batch in again:
             self.counts["redelivered"] += 1
             self._send(session, batch)
@@ -571,16 +572,17 @@ class Desk:
 
     # Sessions
 
-    def seen(self, name: bytes, now: float) -> None:
-        """Renew the leases of a session, which has sent a message."""
+    def seen(self, name: bytes, now: float) -> bool:
+        """Renew the leases of a session, which has sent a message; False: it is to greet again."""
         self._now = now
         session = self.sessions.get(name)
-        if session is not None:
-            session.seen = now
-            # a dead process may have sent a message that came sooner
-            self._look_at_newcomers(alive=now - self._newcomers_since >= _SIGN_S)
-        elif self._greeted is None and not (self._greeting[name] or name in self._newcomers):
-            self.port.unknown(name)
+        if session is None:
+            waits = self._greeted is not None or name in self._newcomers
+            return waits or self._greeting[name] > 0
+        session.seen = now
+        # a dead process may have sent a message that came sooner
+        self._look_at_newcomers(alive=now - self._newcomers_since >= _SIGN_S)
+        return True
 
     def tick(self, now: float) -> list[bytes]:
         """End leases of silent sessions, and return these sessions.  The caller calls it often."""
@@ -605,7 +607,7 @@ class Desk:
             for request in session.asked.values() if session.leases else ():
                 if request.idle and not request.told:
                     request.told = True
-                    self.port.idle(session.name, request.number, True)
+                    self.port.idle(session.to, request.number, True)
 
     def leave(self, name: bytes) -> None:
         """End a session: its batches go to others."""
@@ -693,7 +695,7 @@ class Desk:
             del session.early[token]
             self.counts["stale"] += 1
             if session.name in self.sessions:  # else it greets again, and its commit is judged
-                self.port.answer(session.name, (), (token,))
+                self.port.answer(session.to, (), (token,))
 
     def _commit_again(self, session: _Session, token: Token) -> None:
         """Answer a commit without a lease."""
@@ -702,10 +704,10 @@ class Desk:
             session.unstored += 1
             self._when_stored(self._cells[partition], session, token)
         elif self._is_committed(token):
-            self.port.answer(session.name, (token,))
+            self.port.answer(session.to, (token,))
         else:
             self.counts["stale"] += 1
-            self.port.answer(session.name, (), (token,))
+            self.port.answer(session.to, (), (token,))
 
     def _is_committed(self, token: Token) -> bool:
         return token in self._recent or token in self._before or token in self._stored_tokens
@@ -713,7 +715,7 @@ class Desk:
     def _refuse(self, batch: Batch, code: str, text: str) -> None:
         session, token = batch.holder, batch.token
         session.early.pop(token, None)
-        self.port.answer(session.name, (), (), ((token, code, text),))
+        self.port.answer(session.to, (), (), ((token, code, text),))
         self._end(batch)
 
     def give_back(self, name: bytes, tokens: Iterable[Token]) -> None:
@@ -778,7 +780,7 @@ class Desk:
             if not live:  # a batch that is sent again may have later ones of its lanes
                 of_lanes = (b for b in session.leases.values() if b.partition == cell.number)
                 live = any(other.turn > batch.turn for other in of_lanes)
-        self.port.give(session.name, batch, live)
+        self.port.give(session.to, batch, live)
 
     # The journals
 
@@ -825,7 +827,7 @@ class Desk:
             else:
                 what()
         for session, tokens in answers.items():
-            self.port.answer(session.name, tokens)
+            self.port.answer(session.to, tokens)
 
     # Orders
 
@@ -867,7 +869,7 @@ class Desk:
 
     def _deal(self, run: int, world: int) -> None:
         for session in list(self.sessions.values()):
-            self.port.refuse(session.name, "in_use", _RUN_OVER)
+            self.port.refuse(session.to, "in_use", _RUN_OVER)
             self._leave(session.name)  # at once, also if it has greeted again
         self.run, self.world, self._low = run, world, self._ahead * (world or 1)
         if [run] != self.runs[-1:]:
@@ -1061,7 +1063,7 @@ class Desk:
         session, cell = request.session, request.cell
         cell.over[session.slot] = FOREVER if epoch < 0 else epoch
         also = self._over_as_well(cell, session.slot)
-        self.port.over(session.name, request.number, cell.number, epoch, also)
+        self.port.over(session.to, request.number, cell.number, epoch, also)
 
     def _over_as_well(self, cell: _Cell, slot: Slot) -> tuple[int, ...]:
         """Return the other partitions where this epoch is known to be over, too."""
@@ -1263,7 +1265,7 @@ class Desk:
             request.idle, request.live = True, bool(live)
             if not self.world:
                 request.told = True
-                self.port.idle(request.session.name, request.number, request.live)
+                self.port.idle(request.session.to, request.number, request.live)
 
     # Queries
 

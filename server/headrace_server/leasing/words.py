@@ -217,16 +217,20 @@ class Greeting:
     #: Commits without an answer, with what came with them.
     commits: list[tuple[Token, Batch, object]] = field(default_factory=list)
     gets: list[tuple[int, int, int]] = field(default_factory=list)  # request, partition, epoch
+    to: Any = None  # the trainer, as the port knows it; without this by its nonce
+
+    def __post_init__(self) -> None:
+        self.to = self.to or self.session
 
 
 class Port(Protocol):
     """The calls by which a desk acts.  No call waits, and none calls the desk, but for ``gone``.
 
-    The first ones send a message to a session's present connection, if there is one.
+    The first ones send a message to a trainer, as its last greeting has named it, if it is there.
     """
 
     def welcome(
-        self, session: bytes, next: dict[int, Turn], stale: list[Token], others: int, run: int
+        self, to: Any, next: dict[int, Turn], stale: list[Token], others: int, run: int
     ) -> None:
         """Open a session.
 
@@ -235,26 +239,23 @@ class Port(Protocol):
         the ranks.
         """
 
-    def refuse(self, session: bytes, code: str, text: str) -> None:
+    def refuse(self, to: Any, code: str, text: str) -> None:
         """End a session, or a greeting, with an error."""
 
-    def unknown(self, session: bytes) -> None:
-        """Have a trainer greet again."""
-
-    def give(self, session: bytes, batch: Batch, live: bool) -> None:
+    def give(self, to: Any, batch: Batch, live: bool) -> None:
         """Send a leased batch; ``live``: whether the slot has lanes that go on after it."""
 
-    def idle(self, session: bytes, request: int, live: bool) -> None:
+    def idle(self, to: Any, request: int, live: bool) -> None:
         """Say that nothing comes before some trainer acts; the request stands."""
 
     def over(
-        self, session: bytes, request: int, partition: int, epoch: int, also: tuple[int, ...]
+        self, to: Any, request: int, partition: int, epoch: int, also: tuple[int, ...]
     ) -> None:
         """Say that nothing more of an epoch (-1: at all) comes here, and in other partitions."""
 
     def answer(
         self,
-        session: bytes,
+        to: Any,
         committed: Sequence[Token] = (),
         stale: Sequence[Token] = (),
         faults: Sequence[tuple[Token, str, str]] = (),

@@ -1,7 +1,7 @@
 """The port of one feed's desk in a worker: what it calls becomes messages, records and free blocks.
 
     desk ── give, answer, idle, over ──► outbox ─► trainers
-         ── welcome, refuse, unknown ──► reception
+         ── welcome, refuse ───────────► reception
          ── make ──────────────────────► partitions
          ── committed, changed ────────► stores of partitions ── stored ─► desk
          ── joined, left ──────────────► a note in the store of the first partition
@@ -12,17 +12,17 @@ See ``Port`` for the meaning of each call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_proto.codec import pack
-from headrace_proto.messages import Idle, Over, Unknown
+from headrace_proto.messages import Idle, Over
 
 from ..leasing.desk import SESSIONS
 from ..leasing.words import Batch, Slot, Token, Turn
 
 if TYPE_CHECKING:
     from .served_feed import ServedFeed
+    from .sessions import Session
     from .switchboard import Switchboard
 
 #: The note of an owner's first partition that lists the trainers which have a session.
@@ -35,52 +35,32 @@ class DeskPort:
     def __init__(self, board: Switchboard, feed: ServedFeed) -> None:
         self._board, self._feed = board, feed
         self._outbox, self._partitions = board.outbox, feed.partitions
-        self._session = feed.present.get
         self._work, self._stores = board.partitions, board.partitions.stores
         self._first = next(iter(feed.partitions.values()))
+        self.give, self.answer = board.outbox.give, board.outbox.answer
         self.gone = board.partitions.blocks.gone
 
     # To trainers
 
     def welcome(
-        self, session: bytes, next: dict[int, Turn], stale: list[Token], others: int, run: int
+        self, to: Session, next: dict[int, Turn], stale: list[Token], others: int, run: int
     ) -> None:
-        if (found := self._session(session)) is not None:
-            self._board.reception.welcome(found, next, stale, others, run)
+        if to.present:
+            self._board.reception.welcome(to, next, stale, others, run)
             if self._board.paused:
-                self._outbox.let_go(found)
+                self._outbox.let_go(to)
 
-    def refuse(self, session: bytes, code: str, text: str) -> None:
-        if (found := self._session(session)) is not None:
-            self._board.reception.refuse(found, code, text)
+    def refuse(self, to: Session, code: str, text: str) -> None:
+        if to.present:
+            self._board.reception.refuse(to, code, text)
 
-    def unknown(self, session: bytes) -> None:
-        if (found := self._session(session)) is not None:
-            self._outbox.tell(found, Unknown(found.number))
-
-    def give(self, session: bytes, batch: Batch, live: bool) -> None:
-        if (found := self._session(session)) is not None:
-            self._outbox.give(found, batch, live)
-
-    def idle(self, session: bytes, request: int, live: bool) -> None:
-        if (found := self._session(session)) is not None:
-            self._outbox.tell(found, Idle(found.number, (request,), (request,) if live else ()))
+    def idle(self, to: Session, request: int, live: bool) -> None:
+        self._outbox.tell(to, Idle(to.number, (request,), (request,) if live else ()))
 
     def over(
-        self, session: bytes, request: int, partition: int, epoch: int, also: tuple[int, ...]
+        self, to: Session, request: int, partition: int, epoch: int, also: tuple[int, ...]
     ) -> None:
-        if (found := self._session(session)) is not None:
-            self._outbox.tell(found, Over(found.number, request, partition, epoch, also))
-
-    def answer(
-        self,
-        session: bytes,
-        committed: Sequence[Token] = (),
-        stale: Sequence[Token] = (),
-        faults: Sequence[tuple[Token, str, str]] = (),
-    ) -> None:
-        if (found := self._session(session)) is not None:
-            self._outbox.answer(found, committed, stale, faults)
+        self._outbox.tell(to, Over(to.number, request, partition, epoch, also))
 
     # To partitions
 

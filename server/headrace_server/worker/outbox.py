@@ -160,6 +160,8 @@ class Outbox:
         faults: Sequence[tuple[int, str, str]] = (),
     ) -> None:
         """Gather the answers to commits, which leave with the next batch."""
+        if not session.present:
+            return
         session.tally.answered(committed, stale, faults)
         session.committed += committed
         session.stale += stale

@@ -423,6 +423,7 @@ class Reception:
             self.welcome_to_failed(session)
             self.outbox.tell(session, Ended(session.number, *feed.failure))
             return
+        greeting.to = session
         feed.desk.hello(greeting, now)
 
     def _opened(
@@ -548,8 +549,9 @@ class Reception:
         self.producers.tick(now, self._judge(now))
         for session in self._sessions.present():
             feed = session.feed
-            if session.seen >= self._looked and feed.serves and session.welcome:
-                feed.desk.seen(session.nonce, session.seen)
+            looks = session.seen >= self._looked and feed.serves and session.welcome
+            if looks and not feed.desk.seen(session.nonce, session.seen):
+                self.outbox.tell(session, Unknown(session.number))
         self._looked = now
         for feed in self.feeds.values():
             for nonce in feed.desk.tick(now) if feed.serves else ():
