@@ -36,6 +36,7 @@ from headrace_proto.address import check_addresses
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.credentials import Keys, load_keys
 from headrace_proto.errors import DataError, HeadraceError
+from headrace_proto.handshakes import connecting
 from headrace_proto.interrupts import start
 from headrace_proto.keys import ENVIRONMENT, check_name
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Pulse, Refused, Unknown
@@ -44,7 +45,6 @@ from headrace_proto.schema import Field, schema_from_wire
 
 from .connection.connection import check_files, nonsense
 from .connection.finding import Lookup
-from .connection.handshakes import connecting
 from .connection.places import Server, arranged, missing_shares, shares_there
 
 #: Maximum bytes of the items of a lane that are not durable: beyond that an append waits.

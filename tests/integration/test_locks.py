@@ -134,7 +134,7 @@ def test_a_trainer_with_keys_trains_and_is_known_by_name(locked, way):
     ("who", "told"),
     [
         ("bob", r"does not know the public key .* put bob\.public into trainers/"),
-        (None, r"asks for keys, and this trainer has none"),
+        (None, r"asks for keys: give those of a trainer by keys="),
         ("carol", r"server\.public"),
     ],
     ids=["a key that is not known", "no keys", "another server's key"],
@@ -154,8 +154,8 @@ def test_a_command_needs_the_keys_of_a_trainer(locked, capsys, monkeypatch):
     """The server has no HTTP."""
     at = ["--address", locked.address]
     for who, told in (
-        (None, "it asks for keys: give those of a trainer by --keys or HEADRACE_KEYS"),
-        ("bob", r"it does not know the public key of 'bob': copy bob.public into trainers/"),
+        (None, "asks for keys: give those of a trainer by keys= (--keys) or HEADRACE_KEYS"),
+        ("bob", "put bob.public into trainers/ of the server's keys"),
         ("carol", "its key is not server.public of keys="),
     ):
         started = time.monotonic()
@@ -182,9 +182,9 @@ def test_a_refusal_before_the_first_message_is_told_as_well(locked, monkeypatch)
             eventually(lambda: not opened.poll(0, zmq.POLLOUT))
 
     monkeypatch.setattr(zmq.Socket, "connect", given_up)
-    with pytest.raises(headrace.NotAllowed, match="asks for keys, and this trainer has none"):
+    with pytest.raises(headrace.NotAllowed, match="asks for keys: give those of a trainer"):
         headrace.connect(locked.address, timeout=PATIENCE_S)
-    with pytest.raises(headrace.NotAllowed, match="it asks for keys: give those of a trainer"):
+    with pytest.raises(headrace.NotAllowed, match="asks for keys: give those of a trainer"):
         ServerAt(locked.address).ask("status", PATIENCE_S)
 
 
@@ -194,7 +194,7 @@ def test_a_program_that_breaks_every_connection_off_is_told_as_such(
     locked, keys, says, monkeypatch
 ):
     """1. It ends every connection, with or without a word. 2. A shorter timeout names it too."""
-    monkeypatch.setattr("headrace.connection.handshakes._PATIENCE_S", 1.5)
+    monkeypatch.setattr("headrace_proto.handshakes._PATIENCE_S", 1.5)
 
     def accept() -> None:
         with contextlib.suppress(OSError):

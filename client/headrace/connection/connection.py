@@ -32,11 +32,11 @@ from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
 from headrace_proto.credentials import Keys
 from headrace_proto.errors import ProtocolError
+from headrace_proto.handshakes import connecting
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 from headrace_proto.spin import Spin
 
 from .batch_memory import Attachment, opening_files
-from .handshakes import connecting
 from .session import Session
 from .state_block import FreeBuffers
 

@@ -30,12 +30,12 @@ import zmq
 from headrace_proto.clock import Deadline
 from headrace_proto.credentials import Keys
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError, from_code
+from headrace_proto.handshakes import connecting
 from headrace_proto.log_messages import Produce
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused
 
 from .connection import check_files, nonsense
 from .exchanging import Wire
-from .handshakes import connecting
 from .places import Server, arranged, looked_up, missing_shares, shares_there
 from .session import Member, Session
 from .waiting import Waits

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import struct
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -32,7 +32,7 @@ from headrace_proto.errors import (
     ServerError,
     from_code,
 )
-from headrace_proto.keys import ENVIRONMENT
+from headrace_proto.handshakes import connecting
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Answered, Command, Refused
 from headrace_proto.token import new_snapshot
 
@@ -45,10 +45,6 @@ AT_ONCE = 16
 TIMEOUT_S = 15.0
 #: The same for the restart of a feed, which starts processes.
 RESTART_S = 300.0
-_LET_IN, _ENDED = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
-_AUTH, _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_CONNECTED, _RETRIED = zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED
-_EVENTS = _LET_IN | _ENDED | _AUTH | _PROTOCOL | _CONNECTED | _RETRIED
 #: Connections that the peer has broken off without a reason before the command gives up: a later
 #: attempt mostly shows the reason.
 _BROKEN = 3
@@ -83,66 +79,30 @@ class ServerAt:
         command = Command(limits.PROTOCOL, __version__, 1, what, **fields)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            socket = context.socket(zmq.DEALER)
-            if self._keys is not None:
-                self._keys.lock(socket)
-            monitor = socket.get_monitor_socket(_EVENTS)
-            socket.connect(self.address)
+            socket, handshakes = connecting(context, self._keys, self.address, self.address)
             with contextlib.suppress(zmq.Again):  # it was given up already: the monitor shows why
                 socket.send(FROM_TRAINER.encode(command), zmq.NOBLOCK)
-            return self._answer(socket, monitor, Deadline(timeout_s), what, timeout_s)
+            deadline = Deadline(timeout_s)
+            while left_s := deadline.left_s:
+                zmq.select([socket, handshakes.monitor], [], [], left_s)
+                if socket.poll(0):
+                    return self._result(socket.recv_multipart())
+                ended = handshakes.look(time.monotonic()) and not handshakes.broken_off
+                if ended or handshakes.unreached:
+                    raise ConnectionLost(
+                        f"no server answers at {self.address}: it has ended, has not begun, or has "
+                        "another address: give --address, the one that it prints"
+                    )
+                if fault := handshakes.fault(time.monotonic(), known=False, most=_BROKEN):
+                    raise fault
+            if handshakes.broken:
+                raise NotAllowed(handshakes.broken)
         finally:
             context.destroy(linger=0)
-
-    def _answer(
-        self,
-        socket: zmq.Socket[bytes],
-        monitor: zmq.Socket[bytes],
-        deadline: Deadline,
-        what: str,
-        timeout_s: float,
-    ) -> Plain:
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        connected, let_in, broken = False, False, 0
-        while left_s := deadline.left_s:
-            ready = dict(poller.poll(int(1000 * left_s) + 1))
-            if socket in ready:
-                return self._result(socket.recv_multipart())
-            if monitor not in ready:
-                continue
-            event, value = struct.unpack("=HI", monitor.recv_multipart()[0][:6])
-            connected, let_in = connected or event == _CONNECTED, let_in or event == _LET_IN
-            # ZeroMQ connects again after a connection has ended, or where there was none
-            if (event == _RETRIED and not connected) or (event == _ENDED and let_in):
-                raise ConnectionLost(
-                    f"no server answers at {self.address}: it has ended, has not begun, or has "
-                    "another address: give --address, the one that it prints"
-                )
-            connected, broken = connected and event != _RETRIED, broken + (event == _ENDED)
-            mismatch = event == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-            if event == _AUTH or mismatch or broken >= _BROKEN:
-                raise NotAllowed(self._not_let_in(event == _AUTH))
-        if broken:
-            raise NotAllowed(self._not_let_in(False))
         done = "" if what in ("status", "inspect") else ", and what was asked for may still be done"
         raise DeadlineExceeded(
             f"no server answers at {self.address}: no answer within {timeout_s:g} s{done}"
         )
-
-    def _not_let_in(self, unknown: bool) -> str:
-        keys = self._keys
-        if keys is None:
-            why = f"it asks for keys: give those of a trainer by --keys or {ENVIRONMENT}"
-        elif unknown:
-            why = (
-                f"it does not know the public key of {keys.name!r}: copy {keys.name}.public into "
-                "trainers/ of the server's keys"
-            )
-        else:
-            why = f"it has no keys, or its key is not server.public of {keys.source}"
-        return f"{self.address} lets this command not in: it is no headrace server, or {why}"
 
     def _result(self, frames: Sequence[bytes]) -> Plain:
         try:

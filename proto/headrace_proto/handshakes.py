@@ -1,6 +1,7 @@
 """A socket that connects to a server, and the monitor of its handshakes.
 
-ZeroMQ reports handshakes that fail, which show why a server does not let this trainer in:
+Trainers, producers and commands connect by it.  ZeroMQ reports handshakes that fail, which show why
+a server does not let one in:
 
     refused for its key, or one side has keys and the other has none     NotAllowed at once
     broken off without a reason, again and again                         NotAllowed after 5 s
@@ -20,10 +21,10 @@ import struct
 
 import zmq
 
-from headrace_proto import limits
-from headrace_proto.credentials import Keys
-from headrace_proto.errors import NotAllowed
-from headrace_proto.keys import ENVIRONMENT
+from . import limits
+from .credentials import Keys
+from .errors import NotAllowed
+from .keys import ENVIRONMENT
 
 _AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -54,10 +55,11 @@ class Handshakes:
         self._socket = socket
         self._address = address
         self._keys = keys
-        self._broken = 0  # connections in a row that ended before they could be used
+        self.broken_off = 0  # connections in a row that ended before they could be used
         self._since = 0.0  # when the first of them ended
         self._last = 0  # the last event
-        self._refused = ""  # why this trainer is not let in
+        self._refused = ""  # why it is not let in
+        self._reached = False  # since ZeroMQ tried to connect last
         self.unreached = False  # whether the last attempt to connect has failed
         endpoint = f"inproc://headrace-handshakes-{next(_NUMBERS)}"
         socket.monitor(endpoint, _ALL)
@@ -76,14 +78,16 @@ class Handshakes:
         while int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             kind, value = struct.unpack("=HI", self.monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
-                self.unreached = kind == _RETRIED
+                # it retries after the end of a connection, too
+                self.unreached = kind == _RETRIED and not self._reached
+                self._reached = kind == _CONNECTED
             elif kind == _SUCCEEDED:
-                self._broken = 0
+                self.broken_off = 0
             elif kind == _DISCONNECTED:
                 lost = True
                 if self._last != _SUCCEEDED:
-                    self._since = self._since if self._broken else now
-                    self._broken += 1
+                    self._since = self._since if self.broken_off else now
+                    self.broken_off += 1
             elif kind == _AUTH:
                 self._refused = self._refused or self._unknown_key()
             elif kind == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
@@ -94,11 +98,11 @@ class Handshakes:
     @property
     def broken(self) -> str:
         """Why the last connections may have ended before they could be used, if they did."""
-        if not self._broken:
+        if not self.broken_off:
             return ""
         keys = self._keys
         why = (
-            f"it asks for keys, and this trainer has none: give keys= or {ENVIRONMENT}"
+            f"it asks for keys: give those of a trainer by keys= (--keys) or {ENVIRONMENT}"
             if keys is None
             else f"it has no keys, or its key is not server.public of {keys.source}: copy "
             "server.public from the keys of the server, or connect without keys"
@@ -108,21 +112,25 @@ class Handshakes:
             f"server, or {why}"
         )
 
-    def fault(self, now: float, known: bool) -> NotAllowed | None:
-        """Return why waiting is in vain.  ``known``: this trainer was let in before."""
+    def fault(self, now: float, known: bool, most: int = 0) -> NotAllowed | None:
+        """Return why waiting is in vain.
+
+        ``known``: it was let in before.  ``most``: connections broken off that are enough.
+        """
         self.look(now)
         if self._refused:
             return NotAllowed(self._refused)
         # After its last event ZeroMQ tries again, unless it has given up.
-        lasting = self._broken >= _IN_A_ROW or self._last == _DISCONNECTED
-        if not known and self._broken and lasting and now - self._since >= _PATIENCE_S:
+        lasting = self.broken_off >= _IN_A_ROW or self._last == _DISCONNECTED
+        lasts = lasting and now - self._since >= _PATIENCE_S
+        if not known and self.broken_off and (lasts or 0 < most <= self.broken_off):
             return NotAllowed(self.broken)
         return None
 
     def _unknown_key(self) -> str:
         keys = self._keys
         if keys is None:
-            return f"the server at {self._address} does not let this trainer in"
+            return f"the server at {self._address} lets nobody in without keys"
         return (
             f"the server at {self._address} does not know the public key {keys.public} of "
             f"{keys.source}: put {keys.name}.public into trainers/ of the server's keys"
@@ -131,11 +139,11 @@ class Handshakes:
     def _mismatch(self) -> str:
         if self._keys is None:
             return (
-                f"the server at {self._address} asks for keys, and this trainer has none: give "
-                f"keys= or {ENVIRONMENT} (headrace keygen DIR --name NAME makes them)"
+                f"the server at {self._address} asks for keys: give those of a trainer by keys= "
+                f"(--keys) or {ENVIRONMENT} (headrace keygen DIR --name NAME makes them)"
             )
         return (
-            f"the server at {self._address} has no keys, and this trainer comes with some "
+            f"the server at {self._address} has no keys, and some were given "
             f"({self._keys.source}): start the server with keys, or connect without"
         )
 
