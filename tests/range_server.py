@@ -15,7 +15,12 @@ from types import TracebackType
 
 class RangeServer:
     """``url`` is that of the directory.  Of the answers a share ``faults`` is a 503, no answer, or
-    half an answer; each takes ``delay_s``, as those of a store far away."""
+    half an answer; each takes ``delay_s``, as those of a store far away.
+
+    ``due`` has the faults of the next answers: a status, with "429 7" one that asks to wait 7 s;
+    "reset" (no answer), "cut" (the rest is missing), "short" (less is sent, and said to be all) or
+    "stall" (nothing more comes before the server ends).  With a ``token`` all others are refused.
+    """
 
     def __init__(
         self, directory: Path, faults: float = 0.0, seed: int = 0, delay_s: float = 0.0
@@ -24,7 +29,9 @@ class RangeServer:
         self.sent: Counter[str] = Counter()  # bytes of content by name of a file
         self.requests = 0
         self.failed: Counter[str] = Counter()
-        self.due: list[str] = []  # kinds of faults of the next answers
+        self.due: list[str] = []
+        self.token = ""
+        self.ended = threading.Event()
         self._draw, self._lock = random.Random(seed), threading.Lock()
         self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -56,6 +63,7 @@ class RangeServer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        self.ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -84,8 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "reset":
             self.close_connection = True
             return
-        if fault == "503" or not path.exists():
-            self._head(503 if fault else 404, 0)
+        if self.store.token not in self.headers.get("Authorization", ""):
+            fault = "403"
+        code, _, wait = fault.partition(" ")
+        if code.isdecimal() or not path.exists():
+            self._head(int(code or 404), 0, wait=wait)
             return
         if path.is_dir():
             listed = "".join(f'<a href="{one.name}">x</a>' for one in sorted(path.iterdir()))
@@ -96,21 +107,28 @@ class _Handler(BaseHTTPRequestHandler):
         start, stop, code = 0, status.st_size, 200
         if found := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             start, stop, code = int(found[1]), min(int(found[2]) + 1, stop), 206
+        if fault == "short" and with_content:
+            stop = (start + stop) // 2
         self._head(code, stop - start, f'"{status.st_mtime_ns}-{status.st_size}"')
         if not with_content:
             return
         with path.open("rb") as file:
             file.seek(start)
             data = file.read(stop - start)
-        if fault:
+        if fault in ("cut", "stall"):
             data = data[: len(data) // 2]
             self.close_connection = True
         self.store.count(path.name, len(data))
         self.wfile.write(data)
+        if fault == "stall":
+            self.wfile.flush()
+            self.store.ended.wait()
 
-    def _head(self, code: int, size: int, tag: str = "") -> None:
+    def _head(self, code: int, size: int, tag: str = "", wait: str = "") -> None:
         self.send_response(code)
         self.send_header("Content-Length", str(size))
+        if wait:
+            self.send_header("Retry-After", wait)
         if tag:
             self.send_header("ETag", tag)
             self.send_header("Accept-Ranges", "bytes")

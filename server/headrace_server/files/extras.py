@@ -35,3 +35,15 @@ def filesystem(
     with unknown, lacking:
         system, path = fsspec.core.url_to_fs(url)
         return system, path
+
+
+def forget(url: str) -> None:
+    """Have the file system of a URL made anew, by the settings and credentials as they are now."""
+    fsspec = require("fsspec", "server", url)
+    fsspec.config.conf.clear()
+    fsspec.config.set_conf_files(fsspec.config.conf_dir, fsspec.config.conf)
+    fsspec.config.set_conf_env(fsspec.config.conf)
+    for part in url.split("::"):
+        protocol = part.partition("://")[0]
+        if protocol in fsspec.available_protocols():
+            fsspec.get_filesystem_class(protocol).clear_instance_cache()

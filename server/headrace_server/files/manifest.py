@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from headrace_proto.errors import FilesMissing, HeadraceError
 
 from .durable_file import opening
-from .extras import filesystem
+from .extras import filesystem, forget
 
 logger = logging.getLogger("headrace.data")
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
 #: Seconds before each further attempt to reach a store: a store that restarts takes some seconds.
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+#: Maximum seconds of a pause that a store asks for.
+_MOST_PAUSE_S = 60.0
 #: Digits of the largest time in ns, which 64 bits hold.
 _NS_DIGITS = 19
 #: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
@@ -138,6 +140,7 @@ def reached(url: str, what: str, call: Callable[[], T]) -> T | None:
     The call is made again after a fault that may pass.
     The errors of file systems, each of which has its own, become FilesMissing in a line.
     """
+    renewed = False
     for attempt, pause in enumerate((*PAUSES_S, 0.0), 1):
         try:
             result = call()
@@ -148,6 +151,10 @@ def reached(url: str, what: str, call: Callable[[], T]) -> T | None:
             final = _is_final(error)
             if final and isinstance(error, FileNotFoundError):
                 return None
+            if _is_refusal(error) and not renewed:
+                final, renewed = False, True
+                system_of.cache_clear()
+                forget(url)
             if final or attempt > len(PAUSES_S):
                 times = f" in {attempt} attempts" if attempt > 1 else ""
                 protocol = url.partition("://")[0].rpartition("::")[2]
@@ -158,12 +165,28 @@ def reached(url: str, what: str, call: Callable[[], T]) -> T | None:
                     "docs/operating.md, section 'Remote files'"
                 ) from None
             fault = text
-            time.sleep(pause)
+            time.sleep(max(pause, _asked_pause(error)))
         else:
             if attempt > 1:
                 logger.warning("%s was %s at attempt %d: %s", url, what, attempt, fault)
             return result
     raise AssertionError
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a store did not accept the credentials, which may have been renewed."""
+    return isinstance(error, PermissionError) or getattr(error, "status", 0) in (401, 403)
+
+
+def _asked_pause(error: Exception) -> float:
+    """Return the seconds that a store asked to wait (Retry-After), a minute at most."""
+    cause = error.__cause__ or error
+    answer = getattr(cause, "response", None)
+    found = getattr(cause, "headers", None) or {}
+    if isinstance(answer, dict):  # of botocore
+        found = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    text = str(found.get("Retry-After", found.get("retry-after", "")))
+    return min(float(text), _MOST_PAUSE_S) if text.isdecimal() else 0.0
 
 
 def _is_final(error: Exception) -> bool:
@@ -214,8 +237,13 @@ def check_local(file: DataFile, status: os.stat_result) -> None:
 
 def check_remote(file: DataFile) -> None:
     """Ask the store for a file; raise FilesMissing where it is not the one that was listed."""
-    system, path = system_of(file.path)
-    info = reached(file.path, "looked up", partial(system.info, path))
+
+    def look() -> Mapping[str, Any]:
+        system, path = system_of(file.path)
+        found: Mapping[str, Any] = system.info(path)
+        return found
+
+    info = reached(file.path, "looked up", look)
     if info is None:
         raise gone(file)
     _check(file, _describe(file.path, info))

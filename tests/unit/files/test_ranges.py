@@ -18,7 +18,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing
-from headrace_server.files import manifest, ranges
+from headrace_server.files import extras, manifest, ranges
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
@@ -164,6 +164,74 @@ def test_a_file_that_changed_or_went_is_refused(store, monkeypatch):
         taken(source, source.bases[1:], [1])
     monkeypatch.setattr(ranges, "_TRUSTED_S", 0.0)
     with pytest.raises(FilesMissing, match="/a was replaced"):
+        taken(source, [20 * BLOCK], [1])
+
+
+@pytest.mark.parametrize("fault", ["503", "429", "500", "408", "reset", "cut", "short", "stall"])
+def test_a_fault_that_passes_is_overcome_and_no_other_bytes_come(store, monkeypatch, fault):
+    monkeypatch.setattr(ranges, "_PATIENCE_S", 1.0)
+    source = RangedFiles(files(store, "a"))
+    taken(source, [0], [1])
+    store.due = [fault, fault]
+    assert taken(source, [9 * BLOCK], [BLOCK]) == [CONTENT[9 * BLOCK : 10 * BLOCK]]
+    assert store.failed[fault] >= 2 - (fault == "stall")
+
+
+@pytest.mark.parametrize("fault", ["429 7", "503 7"])
+def test_a_store_that_asks_to_wait_is_given_its_time(store, monkeypatch, fault):
+    source, pauses = RangedFiles(files(store, "a")), []
+    taken(source, [0], [1])
+    monkeypatch.setattr(manifest.time, "sleep", pauses.append)
+    store.due = [fault]
+    assert taken(source, [9 * BLOCK], [1]) == [CONTENT[9 * BLOCK : 9 * BLOCK + 1]]
+    assert max(pauses) == 7
+    store.due = ["503 99999999"]
+    taken(source, [20 * BLOCK], [1])
+    assert max(pauses) == 60
+
+
+@pytest.mark.parametrize("fault", ["401", "403", "400", "416"])
+def test_a_refusal_is_an_error_of_a_paragraph(store, fault):
+    source = RangedFiles(files(store, "a"))
+    taken(source, [0], [1])
+    store.due = [fault] * 6
+    with pytest.raises(
+        FilesMissing, match=rf"/a can not be read \(bytes .*: {fault}, message"
+    ) as e:
+        taken(source, [9 * BLOCK], [1])
+    assert "\n" not in str(e.value)
+    assert store.failed[fault] == (2 if fault in ("401", "403") else 1)  # with new credentials once
+
+
+def test_credentials_that_were_renewed_are_read_again(store, tmp_path_factory, monkeypatch):
+    settings = tmp_path_factory.mktemp("settings")
+    monkeypatch.setattr("fsspec.config.conf_dir", str(settings))
+
+    def renew(token: str) -> None:
+        headers = {"headers": {"Authorization": f"Bearer {token}"}}
+        (settings / "http.json").write_text(json.dumps({"http": headers}))
+
+    renew("old")
+    extras.forget(store.url)
+    manifest.system_of.cache_clear()
+    store.token = "old"
+    source = RangedFiles(files(store, "a"))
+    assert taken(source, [0], [1]) == [CONTENT[:1]]
+    store.token = "new"
+    renew("new")
+    assert taken(source, [9 * BLOCK], [BLOCK]) == [CONTENT[9 * BLOCK : 10 * BLOCK]]
+    store.token = ""
+    (settings / "http.json").unlink()
+    extras.forget(store.url)
+
+
+def test_bytes_of_a_file_that_was_replaced_are_never_taken(store):
+    """It has the same size, and was looked at a moment ago."""
+    (file,) = files(store, "a")
+    source = RangedFiles([file])
+    assert taken(source, [0], [1]) == [CONTENT[:1]]
+    (store.directory / "a").write_bytes(CONTENT[::-1])
+    with pytest.raises(FilesMissing, match="/a was replaced while the feed runs"):
         taken(source, [20 * BLOCK], [1])
 
 
