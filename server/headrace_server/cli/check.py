@@ -18,8 +18,11 @@ from typing import Final
 from headrace_proto.errors import DataError
 
 from ..files.index_cache import IndexCache
-from ..files.manifest import DataFile, resolve
+from ..files.manifest import DataFile, is_remote, resolve
+from ..files.ranges import BLOCK as PIECE
+from ..files.ranges import REQUEST_BYTES
 from ..partition.composition import drops_of, shape_check
+from ..pipeline.builder import BLOCK_BYTES
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
 from ..reading.chunk import BadRecords
@@ -35,6 +38,8 @@ from .local import LocalFeed
 from .pipelines import PIPELINES, load
 from .progress import Progress, count, counted, reporting_cache, size
 
+#: Sources of which a row is decoded with all of its row group, or record batch.
+_GROUPED: Final = ("parquet", "arrow")
 #: Sources whose examples are only counted by going through their files.
 _SCANNED: Final = ("tfrecord", "jsonl")
 #: Where files of these weigh more together, only the smallest of them is opened.
@@ -113,6 +118,8 @@ class Survey:
             if not self.problems:
                 with closing(open_reader(declaration.source, some, bad, cache)) as reader:
                     self._read(reader, some == files)
+                    if all(is_remote(file.path) for file in files):
+                        self._weigh(reader, some)
             if not self.problems:
                 with LocalFeed(declaration, some, bad, cache, self.partitions) as local:
                     self._make(local)
@@ -152,6 +159,27 @@ class Survey:
         if order.blocks is not None:
             kind = f"of {share.holds}, {order.blocks} at a time in each partition"
         facts["shuffle"] = "none" if order.seed is None else kind
+
+    def _weigh(self, reader: StreamSource, files: tuple[DataFile, ...]) -> None:
+        """Find what reading costs at a store: requests, and bytes for each byte of a row."""
+        source, order = self.declaration.source, self.declaration.order
+        if not isinstance(reader, IndexedSource) or not reader.length or not files:
+            return
+        nbytes, rows = sum(file.size for file in files), reader.length
+        blocks = len(reader.blocks(order.block_bytes or BLOCK_BYTES))
+        mean, once = nbytes / rows, max(blocks, nbytes / REQUEST_BYTES) / rows
+        alone = min(mean + PIECE, nbytes)
+        if any(leaf.kind in _GROUPED for leaf in source.leaves):
+            alone = nbytes / blocks
+        self.facts["store"] = (
+            f"a row costs {max(1.0, alone / REQUEST_BYTES):.2g} requests and {size(int(alone))} in "
+            f"an exact shuffle, {once:.2g} and {size(int(mean))} by blocks, by a window or in order"
+        )
+        if order.seed is not None and order.window is None and order.blocks is None:
+            self.notes.append(
+                "an exact shuffle of files in a store is slow, unless all of them fit into "
+                "--remote-cache-bytes: shuffle(blocks=16) reads each block once"
+            )
 
     def _make(self, local: LocalFeed) -> None:
         """Make the first batches."""

@@ -76,7 +76,7 @@ _OF_BATCHES = (
 #: Examples of one draw of a vectorized map with a seed: enough for whole arrays to pay.
 _DRAWN_AT_ONCE = 256
 #: Bytes of a block: so many take longer than the round trip of their request.
-_BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 22
 _IN_ORDER = ReadingOrder()
 _STRICT = Policy()
 
@@ -242,7 +242,7 @@ class Pipeline:
                 "length"
             )
         if blocks is not None:
-            block_bytes = block_bytes or _BLOCK_BYTES
+            block_bytes = block_bytes or BLOCK_BYTES
         order = replace(
             self._order,
             seed=seed,
