@@ -14,7 +14,6 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
-    Answer,
     Flush,
     Get,
     Give,
@@ -91,7 +90,7 @@ PACKED = [
     (FROM_TRAINER, lambda n: Step(1, saves=(Save(n, columns=[]),))),
     (FROM_TRAINER, lambda n: Step(1, saves=(Save(1, 1, [[n, 8, [1]]]),))),
     (FROM_TRAINER, lambda n: Step(1, saves=(Save(1, 1, [[0, 8, [n]]]),))),
-    (FROM_SERVER, lambda n: Answer(1, stale=(n,))),
+    (FROM_SERVER, lambda n: Give(1, stale=(n,))),
     *[
         (FROM_SERVER, lambda n, name=name: Give(1, (GIVEN._replace(**{name: n}),)))
         for name in ("token", "number", "turn_index", "rows", "bucket", "offset")
