@@ -432,7 +432,7 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "memory_not_looked_at": 45, "welcome_before_join_is_stored": 112, "over_before_stored": 236,
+    "memory_not_looked_at": 45, "welcome_before_join_is_stored": 328, "over_before_stored": 236,
 }  # fmt: skip
 
 

@@ -52,8 +52,6 @@ _SOCKETS = 12_288
 _LOOK_S, _LOOKS = 0.5, 4
 #: Time between two looks of the lazy thread.
 _MOMENT_S = 0.05
-#: In steps that take longer than this, a separate message costs less than 1 %.
-_RECENT_S = 0.01
 #: Seconds of silence after which the log names a server.  A worker, or a server that restarts
 #: quickly, is back sooner.
 _AWAY_S = 10.0
@@ -133,14 +131,6 @@ class Wire:
     def exchange(self) -> None:
         """Send due messages and handle those that have arrived."""
         with self.lock:
-            self._exchange()
-
-    def say_soon(self, due: bool) -> None:
-        """Send what is ``due`` now, or leave it to the next call, or to the lazy thread."""
-        if not due:
-            recent = self.clock() - _RECENT_S
-            due = self._said_at < recent and all(one.heard_at < recent for one in self.sessions)
-        if due:
             self._exchange()
 
     def tell(self) -> None:

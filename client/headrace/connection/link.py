@@ -279,8 +279,9 @@ class Link:
     def _say_soon(self, held: Held) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            with self.lock:  # the lazy thread asks, too
-                self.wire.say_soon(self.member.trainer.any_due)
+            with self.lock:  # the lazy thread asks, too, and sends what can wait for a moment
+                if self.member.trainer.any_due:
+                    self.wire.exchange()
         except BaseException:
             self.untake(held)
             raise

@@ -19,12 +19,12 @@ from tests.bench import opcodes
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.  Those of W2
 #: vary most: its trainer waits for each batch, or for hardly any.
 REACHED = {
-    "W1": (4480, 137, 2490, 76),
-    "W2": (7800, 183, 3600, 110),
-    "W4 arrival 0": (7640, 224, 4600, 143),
-    "W4 arrival 1": (6520, 176, 4740, 148),
-    "W4 lanes 2": (6090, 165, 4190, 126),
-    "W4 lanes 8": (4600, 123, 3320, 100),
+    "W1": (4480, 137, 2490, 70),
+    "W2": (7800, 183, 3490, 96),
+    "W4 arrival 0": (7640, 222, 4400, 118),
+    "W4 arrival 1": (6520, 174, 4250, 114),
+    "W4 lanes 2": (6090, 165, 4000, 107),
+    "W4 lanes 8": (4560, 121, 3180, 87),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05
