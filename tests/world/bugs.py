@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from headrace.machine.trainer import Trainer
 from headrace_server.leasing.desk import Desk
@@ -19,18 +20,6 @@ from .worlds import config_of
 
 #: Number of worlds in which a bug is looked for.
 MOST = 300
-
-
-@contextmanager
-def patched(owner: type, **changes: Any):
-    before = {name: owner.__dict__[name] for name in changes}
-    for name, value in changes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 # The desk
@@ -51,7 +40,7 @@ def no_fencing():
             session.leases[token] = ghost
         commit(self, session, token, payload)
 
-    return patched(Desk, _end=remember, _commit=late)
+    return patch.multiple(Desk, _end=remember, _commit=late)
 
 
 def answered_before_stored():
@@ -62,7 +51,7 @@ def answered_before_stored():
             self.port.answer(session.name, (token,))
         commit(self, session, token, payload)
 
-    return patched(Desk, _commit=at_once)
+    return patch.multiple(Desk, _commit=at_once)
 
 
 def returned_batch_lost():
@@ -71,7 +60,7 @@ def returned_batch_lost():
         self.port.gone(lease)
         self._look(self._cells[lease.partition])
 
-    return patched(Desk, _end=end)
+    return patch.multiple(Desk, _end=end)
 
 
 def returned_batch_kept_in_memory():
@@ -82,7 +71,7 @@ def returned_batch_kept_in_memory():
         void(self, session, partition, since)
         del self.port.freed[n:]
 
-    return patched(Desk, _void=keep)
+    return patch.multiple(Desk, _void=keep)
 
 
 def no_grace():
@@ -93,7 +82,7 @@ def no_grace():
         if self.recovering:
             self._recover()
 
-    return patched(Desk, __init__=impatient)
+    return patch.multiple(Desk, __init__=impatient)
 
 
 def idle_not_told():
@@ -109,28 +98,28 @@ def _filtered(keeps):
         answer(self, *args)
         sent[n:] = [one for one in sent[n:] if keeps(one[1])]
 
-    return patched(Desk, _answer_made=silent)
+    return patch.multiple(Desk, _answer_made=silent)
 
 
 def no_second_look():
-    return patched(Desk, _look=lambda self, partition: None)
+    return patch.multiple(Desk, _look=lambda self, partition: None)
 
 
 def memory_not_looked_at():
-    return patched(Desk, freed=lambda self: None)
+    return patch.multiple(Desk, freed=lambda self: None)
 
 
 def nothing_beyond_the_memory():
-    return patched(Desk, _is_in_turn=lambda self, cell, work: False)
+    return patch.multiple(Desk, _is_in_turn=lambda self, cell, work: False)
 
 
 def source_not_looked_at():
-    return patched(Desk, wake=lambda self, partition: None)
+    return patch.multiple(Desk, wake=lambda self, partition: None)
 
 
 def welcome_before_join_is_stored():
     stored = Desk._stored
-    return patched(
+    return patch.multiple(
         Desk,
         _stored=lambda self, of, n: stored(self, of, 1 << 60 if of is self._joins else n),
     )
@@ -143,7 +132,7 @@ def over_before_stored():
         session.idle -= request.idle
         self.port.over(session.name, request.number, partition, epoch, ())
 
-    return patched(Desk, _answer_over=at_once)
+    return patch.multiple(Desk, _answer_over=at_once)
 
 
 def commits_while_it_makes():
@@ -154,7 +143,7 @@ def commits_while_it_makes():
         commit(self, name, token, payload)
         self._busy = busy
 
-    return patched(Desk, commit=at_once)
+    return patch.multiple(Desk, commit=at_once)
 
 
 def deferred_calls_lost():
@@ -166,7 +155,7 @@ def deferred_calls_lost():
         self._deferred.extend(kept)
         made(self, work, made_)
 
-    return patched(Desk, made=forget)
+    return patch.multiple(Desk, made=forget)
 
 
 def lost_reply_not_repeated():
@@ -177,7 +166,7 @@ def lost_reply_not_repeated():
         welcome(self, hello, session, stale, others)
         hello.held = held
 
-    return patched(Desk, _welcome=keep)
+    return patch.multiple(Desk, _welcome=keep)
 
 
 def terms_repeat():
@@ -186,11 +175,11 @@ def terms_repeat():
     def first(self, partitions, term, port, **options):
         init(self, partitions, 1 + min(partitions, default=0), port, **options)
 
-    return patched(Desk, __init__=first)
+    return patch.multiple(Desk, __init__=first)
 
 
 def ranks_join_those_that_are_gone():
-    return patched(Desk, _is_newcomer=lambda self, hello: False)
+    return patch.multiple(Desk, _is_newcomer=lambda self, hello: False)
 
 
 def births_forgotten():
@@ -199,7 +188,7 @@ def births_forgotten():
     def forget(self, *args, **options):
         init(self, *args, **{**options, "births": {}})
 
-    return patched(Desk, __init__=forget)
+    return patch.multiple(Desk, __init__=forget)
 
 
 def claims_out_of_order():
@@ -213,7 +202,7 @@ def claims_out_of_order():
             hello.commits = commits
         return stale | judge(self, admitted)
 
-    return patched(Desk, _judge=backwards)
+    return patch.multiple(Desk, _judge=backwards)
 
 
 # Machines of partitions
@@ -223,11 +212,11 @@ def over_too_early():
     def done(self):
         return self.admission.closed and not self.admission.ready
 
-    return patched(Segments, done=property(done))
+    return patch.multiple(Segments, done=property(done))
 
 
 def lanes_kept():
-    return patched(Segments, leave=lambda self, slot, since=(0, -1): None)
+    return patch.multiple(Segments, leave=lambda self, slot, since=(0, -1): None)
 
 
 def base_not_stored():
@@ -238,7 +227,7 @@ def base_not_stored():
         if kind == "deal":
             self.before = set()
 
-    return patched(Stored, fold=forget)
+    return patch.multiple(Stored, fold=forget)
 
 
 def members_not_stored():
@@ -248,11 +237,11 @@ def members_not_stored():
         *others, indices = turns(self)
         return [*others, [max(indices)] * len(indices)]
 
-    return patched(Segments, turns=forget)
+    return patch.multiple(Segments, turns=forget)
 
 
 def old_cursor_for_a_new_run():
-    return patched(Numbers, forget_marks=lambda self: None)
+    return patch.multiple(Numbers, forget_marks=lambda self: None)
 
 
 def cursor_too_far():
@@ -264,7 +253,7 @@ def cursor_too_far():
         self.first_open = max(first, self.base)
         return moved
 
-    return patched(Numbers, mark=hasty)
+    return patch.multiple(Numbers, mark=hasty)
 
 
 # Trainers
@@ -288,8 +277,8 @@ def ranks_pass_partitions_by():
         self.rank = rank
 
     with ExitStack() as stack:
-        stack.enter_context(patched(Desk, _answer_made=told))
-        stack.enter_context(patched(Trainer, idle=passes))
+        stack.enter_context(patch.multiple(Desk, _answer_made=told))
+        stack.enter_context(patch.multiple(Trainer, idle=passes))
         yield
 
 
@@ -300,7 +289,7 @@ def commits_not_repeated():
         held, _, gets = greeting(self, owner)
         return held, [], gets
 
-    return patched(Trainer, greeting=silent)
+    return patch.multiple(Trainer, greeting=silent)
 
 
 def epochs_ask_early():
@@ -309,7 +298,7 @@ def epochs_ask_early():
     def loose(self, *args, **options):
         init(self, *args, **{**options, "strict": False})
 
-    return patched(Trainer, __init__=loose)
+    return patch.multiple(Trainer, __init__=loose)
 
 
 def early_commits_forgotten():
@@ -320,7 +309,7 @@ def early_commits_forgotten():
         if session.early.pop(token, None):
             session.leases.pop(token)
 
-    return patched(Desk, _commit=forgetful)
+    return patch.multiple(Desk, _commit=forgetful)
 
 
 def asks_before_all_welcomes():
@@ -330,7 +319,7 @@ def asks_before_all_welcomes():
         welcome(self, owner, *args)
         self._unknown.clear()
 
-    return patched(Trainer, welcome=hasty)
+    return patch.multiple(Trainer, welcome=hasty)
 
 
 def returned_batch_out_of_place():
@@ -338,7 +327,7 @@ def returned_batch_out_of_place():
         for held in [*self.ready.values()]:
             self.give_back(held.given.token)
 
-    return patched(Trainer, let_go=let_go)
+    return patch.multiple(Trainer, let_go=let_go)
 
 
 _DEATHS = {"owner": 0.4, "cut": 0.4}
