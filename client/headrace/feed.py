@@ -506,6 +506,24 @@ class Feed:
             ) from None
         return self._change(repr(weights), "set_weights", Retarget, wanted, True)
 
+    def set_version(self, version: int) -> None:
+        """Tell a live feed the version of the policy that trains; a smaller one has no effect.
+
+        Segments of which the policy lags behind it by more than ``max_staleness`` are left out, or
+        marked.  ValueError where the feed cuts no sequences of a log before they end.
+        """
+        self._link.check_usable()
+        if not self._link.session.properties.get("live"):
+            raise ValueError(
+                "set_version(): the feed cuts no sequences of a log before they end, so no segment "
+                "has a version: batch_sequences_with_states stands directly after hs.live there"
+            )
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise TypeError(f"version={version!r:.80} is not an int from 0 on")
+        answer = self._link.ask(requests.set_version(version))
+        if answer.code:
+            raise ValueError(f"set_version({version}): {answer.text}")
+
     def set_batch_size(self, batch_size: int | Sequence[int]) -> dict[int, int]:
         """Change how many rows batches have, for all trainers: one size, or one for each bucket.
 

@@ -17,8 +17,9 @@
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Resize, Drain ─────────────►        other proportions, other sizes; no more input
+      Version ─────────────────────────────►        the version of the policy that trains
       Stats ───────────────────────────────►        how much is ready, in flight, committed
-      ◄─────────────────────────── Answered         to each of these six, when it is done
+      ◄─────────────────────────── Answered         to each of these seven, when done
       Renew ───────────────────────────────►        every heartbeat: what is mapped
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── LetGo            return what waits to be used: the server stops
@@ -226,6 +227,15 @@ class Resize:
     session: Count
     request: Count  # the answer carries it
     sizes: Counts
+
+
+@message(FROM_TRAINER, 15)
+class Version:
+    """The policy that trains has this version, which only grows."""
+
+    session: Count
+    request: Count  # the answer carries it
+    version: Count
 
 
 @message(FROM_TRAINER, 12)

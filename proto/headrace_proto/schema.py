@@ -24,6 +24,9 @@ FACTS: Final[Mapping[str, str]] = {
     "rate": "it has no weighted_resample",
     "origin": "it has no with_origin()",
     "source": "it is no mix (hs.mix)",
+    "version": "it does not cut sequences of a log (hs.live) before they end",
+    "age": "it does not cut sequences of a log (hs.live) before they end",
+    "stale": "it does not cut sequences of a log (hs.live) before they end",
 }
 #: Prefix of the column that has the offsets of a ragged column: int64 [B + 1].
 #: The ragged column itself has the values of all rows, one after the other.

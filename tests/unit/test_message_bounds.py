@@ -28,6 +28,7 @@ from headrace_proto.messages import (
     Save,
     ServedShare,
     Step,
+    Version,
     Welcome,
 )
 from headrace_server.pipeline.segment_options import check_rows
@@ -64,6 +65,7 @@ WHOLE = [
     (FROM_TRAINER, Retarget(1, 1, (0.5, 0.5))),
     (FROM_TRAINER, Flush(1, 1, 5, (0,), COLUMNS)),
     (FROM_TRAINER, Resize(1, 1, (4,))),
+    (FROM_TRAINER, Version(1, 1, 7)),
     (FROM_SERVER, Welcome(1, "f", [], 1.0, 64, next=(0, 0, 0), stale=(5,))),
     (FROM_SERVER, Idle(1, (1,), (1,))),
     (FROM_SERVER, Over(1, 1, 0, -1, (1,))),

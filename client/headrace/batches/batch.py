@@ -154,6 +154,21 @@ class BatchInHand:
         return self._fact("source")
 
     @property
+    def version(self) -> Any:
+        """The version of the policy that acted in each row's newest own step, of a live feed."""
+        return self._fact("version")
+
+    @property
+    def age(self) -> Any:
+        """Seconds from the arrival of each row's newest own step to the batch, of a live feed."""
+        return self._fact("age")
+
+    @property
+    def stale(self) -> Any:
+        """Whether each row's ``version`` lags by more than ``max_staleness``, of a live feed."""
+        return self._fact("stale")
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole batch."""
         return int(self._block.nbytes)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace_proto.messages import Answered, Drain, Flush, Snapshot, Stats
+from headrace_proto.messages import Answered, Drain, Flush, Snapshot, Stats, Version
 from headrace_proto.record import record
 
 #: The answer to a change, of an owner whose feed has ended.
@@ -66,6 +66,11 @@ def _since(answers: Sequence[Answered]) -> Answered:
     first = _first(counting)
     since = [pair for answer in running for pair in answer.value]
     return Answered(first.session, first.request, since, first.code, first.text)
+
+
+def set_version(version: int) -> Request:
+    """Tell the version of the policy that trains."""
+    return Request("set_version", Version, [((version,), [])], at_end=Answered(0, 0))
 
 
 def stats() -> Request:

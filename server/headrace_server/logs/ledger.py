@@ -528,6 +528,13 @@ class Ledger:
         closed_at = self.sequences.closed_at
         return {of: 0 for of, row in self.sequences.row.items() if of <= seen < closed_at[row]}
 
+    def needs(self, name: str) -> dict[int, int]:
+        """Return the first step that a view needs of each sequence that is pending there."""
+        floors = self.views[name].floors
+        return {
+            of: floors[row] for of, row in self.sequences.row.items() if 0 <= floors[row] < _DONE
+        }
+
     @property
     def unread(self) -> range:
         """The positions to ``recall`` at a restart, after all views are attached."""

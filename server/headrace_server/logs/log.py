@@ -182,6 +182,11 @@ class Log:
             if s.upto[at]:
                 yield self._files.read(s.file[at], s.place[at], s.nbytes[at])
 
+    def data(self, extent: int) -> memoryview:
+        """Return the columns of the steps of an extent, by its row."""
+        s = self.ledger.sequences
+        return self._files.read(s.file[extent], s.place[extent], s.nbytes[extent])
+
     def context(self, of: int) -> memoryview:
         """Return the context of a sequence, empty where it has none."""
         s = self.ledger.sequences

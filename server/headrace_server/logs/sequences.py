@@ -45,7 +45,7 @@ class Sequences:
         self.id, self.owner, self.steps, self.closed_at = self._sequences.columns[:4]
         self.touched, self.state, self._head, self._tail = self._sequences.columns[4:]
         self.upto, self.first, self.at, self.file, self.place = self._extents.columns[:5]
-        self.nbytes, _, _, self._next, self.of = self._extents.columns[5:]
+        self.nbytes, self.version, self.time, self._next, self.of = self._extents.columns[5:]
         self.keys: list[bytes] = []
         self.row: dict[int, int] = {}  # by sequence
         self.open: dict[bytes, int] = {}  # rows by key

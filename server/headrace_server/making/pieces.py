@@ -31,13 +31,13 @@ def pieces_of(spans: Spans, geometry: Geometry, rows: np.ndarray) -> list[Pieces
     own = geometry.own(first, spans.openings)
     after = first + own
     if geometry.right:
-        end = np.minimum(after + geometry.right, spans.available)
+        end = np.minimum(after + geometry.right, spans.end)
         short = own < geometry.cut.unroll
         if np.any(short):
             sizes = np.where(short, np.maximum(end - after, 0), 0)
             more.append((after, sizes, to + left + geometry.cut.unroll))
         after = np.where(short, after, end)
-    after = np.minimum(after, spans.available)
+    after = np.minimum(after, spans.end)
     if left:
         before = np.minimum(first, left)
         first, to = first - before, to + left - before

@@ -300,10 +300,10 @@ class Gathered:
         if spans.size or geometry.left or spans.openings is not None:
             steps = geometry.steps(first, spans.openings)
             whole = np.ones((len(self.batches) * self.rows, geometry.width), bool)
-            whole[rows_at] = (steps < 0) | (steps >= spans.available[:, None])
+            whole[rows_at] = (steps < 0) | (steps >= spans.end[:, None])
             self.absent = [whole.nonzero()]
         else:
-            ends = spans.available - first
+            ends = spans.end - first
             rows = (ends < geometry.width).nonzero()[0]
             counted = zip(rows.tolist(), ends[rows].tolist(), strict=True)
             self.absent = [(row, slice(end, None)) for row, end in counted]
@@ -412,6 +412,8 @@ class Gathered:
                 for row, first, size, to in zip(*(part.tolist() for part in asked), strict=True):
                     texts = offer.sequences[source].part(row)
                     assert isinstance(texts, Strings)
+                    if isinstance(offer.begins, np.ndarray):
+                        first -= int(offer.begins[row])
                     part = texts.take(slice(first, first + size)).to_objects()
                     steps[to : to + size] = part.reshape(size, steps.shape[1])
         return whole.tolist()

@@ -9,7 +9,7 @@ reported with file, record, column and value, and dropped as a whole.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of, window
 from ..reading.row_values import LENGTH, Values, as_int64
 from ..shaping import chance
+from ..shaping.log_admission import Growth
 from ..shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
 from ..shaping.spans import Cut
 
@@ -112,6 +113,7 @@ class Offer:
     #: By name in a batch: keys, context and facts of examples.
     columns: Mapping[str, Any]
     initial: Mapping[str, Column]  # initial states that each example brings
+    begins: np.ndarray | int = 0  # the first step of each that is here
     _steps: dict[str, Steps] = dataclasses.field(default_factory=dict)
 
     def steps_of(self, name: str, width: int) -> Steps:
@@ -124,7 +126,8 @@ class Offer:
             if raw.size < run <= LONG_ROW:
                 every = np.pad(raw, (0, run - raw.size))
             every = window(every, run if run <= LONG_ROW else 0)
-            steps = self._steps[name] = item, sequence.starts, raw.data, every
+            starts = sequence.starts - self.begins * item
+            steps = self._steps[name] = item, starts, raw.data, every
         return steps
 
 
@@ -186,8 +189,14 @@ class StateSource:
 class Cutting:
     """The declared cutting of one partition."""
 
-    def __init__(self, shape: Shape, known: Mapping[str, Field] | None, partition: int) -> None:
-        """``known``: the columns of an example after the stages."""
+    def __init__(
+        self,
+        shape: Shape,
+        known: Mapping[str, Field] | None,
+        partition: int,
+        live: bool = False,
+    ) -> None:
+        """``known``: the columns of an example after the stages.  ``live``: examples may grow."""
         if known is None:
             raise DataError(
                 "no example shows what map gives, and a feed of segments needs to know: declare it "
@@ -197,9 +206,9 @@ class Cutting:
             options = fitted(shape.options, known)
         self.num_unroll = unroll = int(options["num_unroll"])
         self.packed = bool(options.get("pack"))
-        cut = Cut(unroll, options["stride"] or unroll, self.packed)
+        cut = Cut(unroll, options["stride"] or unroll, self.packed, live)
         self.geometry = Geometry(cut, options["left"], options["right"])
-        self._phased = options["phase"] is not None
+        self.phased = options["phase"] is not None
         self._phase_seed = options["phase_seed"] or 0
         self._not_whole = not_whole(options)
         self.batch_size = int(options["batch_size"])
@@ -225,6 +234,9 @@ class Cutting:
         self.capacity: int = options["capacity"]
         places = AT_TRAINER if self.at_trainer else AT_SERVER if self.states else NOWHERE
         ranks = [len(field.shape) for field in self.fields({}).values()]
+        ahead = max(options["right"], int(options.get("exact_last", False)))
+        skips = options.get("max_staleness") is not None and options.get("stale") != "mark"
+        growth = Growth(ahead, options.get("max_staleness"), skips)
         self.machine = Segments(
             partition,
             self.batch_size,
@@ -234,6 +246,7 @@ class Cutting:
             states=places,
             cut=cut,
             most=check_rows(self.batch_size, ranks, self.packed),
+            growth=growth if live else None,
         )
 
     def check_state_bytes(self, most: int) -> None:
@@ -296,6 +309,7 @@ class Cutting:
             "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
             **({"left": self.geometry.left} if self.geometry.left else {}),
             **({} if self.lanes else {"capacity": self.capacity}),
+            **({"live": True} if self.machine.log is not None else {}),
         }
 
     # Chunks
@@ -315,22 +329,56 @@ class Cutting:
             chunk = without(chunk, faults, bad)
             sequences = self._cut(chunk)
         steps = next(iter(sequences.values())).lengths
-        openings = self._openings(chunk, epoch) if self._phased else None
+        openings = self.drawn(chunk.ordinals, epoch) if self.phased else None
         totals = np.minimum(steps if totals is None else totals, MOST_STEPS)
-        keys = self._keys(chunk, epoch)
+        numbers = np.array([self.geometry.counts(steps, openings), totals]).T.copy()
+        keys, facts = self._keys(chunk, epoch), {RESERVED + n: f for n, f in chunk.facts.items()}
+        return chunk, self._offer(chunk, epoch, keys, numbers, openings, sequences, facts)
+
+    def cut(
+        self,
+        chunk: Chunk,
+        keys: Sequence[bytes],
+        begins: np.ndarray,
+        numbers: np.ndarray,
+        facts: Mapping[str, Any],
+    ) -> Offer:
+        """Offer some steps of examples that grow: of each those from ``begins`` on.
+
+        ``keys``: of those that their producers gave none; ``numbers``: see ``Offer``.
+        """
+        named = self._keys(chunk, 0)
+        if self.key is None and not self._unique:
+            named[:] = [key or number for key, number in zip(keys, named, strict=True)]
+        return self._offer(chunk, 0, named, numbers, None, self._cut(chunk), facts, begins)
+
+    def _offer(
+        self,
+        chunk: Chunk,
+        epoch: int,
+        keys: np.ndarray,
+        numbers: np.ndarray,
+        openings: np.ndarray | None,
+        sequences: dict[str, Ragged],
+        facts: Mapping[str, Any],
+        begins: np.ndarray | int = 0,
+    ) -> Offer:
+        steps = next(iter(sequences.values())).lengths
         context = {f"context:{name}": chunk.columns[of] for name, of in self._context.items()}
-        facts = {RESERVED + name: fact for name, fact in chunk.facts.items()}
-        return chunk, Offer(
+        columns = {**facts, **context, "@key": keys}
+        initial = {s.name: chunk.columns[s.column] for s in self.states if s.column is not None}
+        return Offer(
             chunk.origin,
             chunk.ordinals,
             epoch,
             keys,
-            np.array([self.geometry.counts(steps, openings), totals]).T.copy(),
+            numbers,
             steps,
             openings,
             sequences,
-            {**facts, **context, "@key": keys},
-            {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
+            columns,
+            initial,
+            begins,
         )
 
     def _cut(self, chunk: Chunk) -> dict[str, Ragged]:
@@ -338,10 +386,10 @@ class Cutting:
         cut = {column: _ragged(chunk.columns[column]) for column in self._sequences.values()}
         return {name: cut[column] for name, column in self._sequences.items()}
 
-    def _openings(self, chunk: Chunk, epoch: int) -> np.ndarray:
+    def drawn(self, ordinals: np.ndarray, epoch: int) -> np.ndarray:
         """Draw the number of steps of each example's first segment: 1 … stride, equally likely."""
         stride = self.geometry.cut.stride
-        drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, chunk.ordinals) * stride
+        drawn = chance.uniform(self._phase_seed, chance.PHASES, epoch, ordinals) * stride
         openings: np.ndarray = np.minimum(drawn.astype(np.int64), stride - 1) + 1
         return openings
 
@@ -384,9 +432,9 @@ class Cutting:
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
             # With a phase, padding differs between epochs; an example must be good in all or none.
-            padded = steps if self._phased else geometry.padded(steps)
+            padded = steps if self.phased else geometry.padded(steps)
             for row in np.flatnonzero(totals > padded).tolist():
-                with_it = "" if self._phased else " with padding"
+                with_it = "" if self.phased else " with padding"
                 text = f"past the {padded[row]} steps that {first!r} has{with_it}"
                 yield row, "length_past_end", f"{what} is {totals[row]}, {text}"
             for row in np.flatnonzero(totals < -MOST_STEPS).tolist():

@@ -131,7 +131,10 @@ class StateTable:
 
         Harmless for an expected batch: no other batch uses these entries yet.
         """
-        begins = (batch.first[batch.heads] == 0).nonzero()[0]
+        begun = batch.first[batch.heads] == 0
+        if batch.cut.grows:  # segments before it may have been left out
+            begun |= batch.versions[batch.heads] == 0
+        begins = begun.nonzero()[0]
         if not len(begins):
             return
         begins = batch.heads[begins] if batch.cut.packed else begins

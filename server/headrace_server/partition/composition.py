@@ -13,8 +13,10 @@ from ..pipeline.declaration import SEQUENCES, Declaration, Shape
 from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
 from ..reading.source import StreamSource
+from ..reading.sources.live import LogReader
 from ..shaping.input import Input
 from ..shaping.plain import Plain
+from .live_run import LiveRun
 from .partition_run import Run
 from .plain_run import PlainRun
 from .segment_run import SegmentRun
@@ -63,11 +65,13 @@ def compose(
     intake = Intake(reader, declaration, partition, partitions, bad)
     order, shape = declaration.order, declaration.shape
     if declaration.segmented:
-        cutting = Cutting(shape, intake.fields, partition)
+        cutting = Cutting(shape, intake.fields, partition, declaration.live)
         cutting.check_state_bytes(max_state_bytes)
         segments = cutting.machine
         segments.targets, segments.mix = intake.stratified, intake.mix
         segments.input = Input(segments, intake.start, order.epochs, order.across_batches)
+        if isinstance(reader, LogReader) and declaration.live:
+            return LiveRun(intake, cutting, slab, reader)
         return SegmentRun(intake, cutting, slab)
     made = shape.made()
     made.open(partition)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace_proto import layout
@@ -176,6 +177,18 @@ class Run(ABC):
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
 
+    def lacks(self) -> str:
+        """Return which sequences rest that could be in the next batch, as text."""
+        return ""
+
+    def set_version(self, version: int) -> None:
+        """Note the version of the policy that trains; it may come amid a step."""
+        return
+
+    def take_release(self) -> Callable[[], object] | None:
+        """Return the call that has a log let go, once the last records are stored; None: no log."""
+        return partial(self.intake.release, self.needs) if self.needs else None
+
     def note_places(self) -> None:
         """Have the next process put rows that go on in the lanes that they have here."""
         return
@@ -212,8 +225,9 @@ class Run(ABC):
         bring_forward = self.machine.bring_forward
         if self.machine.unwritten and not behind and (not beyond or bring_forward(slot)):
             return self._place(beyond)
-        if self._next_read is not None:
-            return [] if self._read(self._next_read, wait=False) else Outlook.WAITS
+        waits = self._next_read is not None
+        if self._next_read is not None and self._read(self._next_read, wait=False):
+            return []
         most = 1 if beyond or behind or self.calls else most  # a call of a function may take long
         step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows), most)
         if isinstance(step, list):
@@ -228,6 +242,9 @@ class Run(ABC):
             self._tidy()  # before a read, which brings further rows
         if isinstance(step, Outlook):
             return step
+        if waits:  # else a commit since then made a batch possible
+            self.machine.input.failed()
+            return Outlook.WAITS
         self._next_read = step
         return []
 

@@ -146,7 +146,7 @@ class SegmentRun(Run):
         super().__init__(intake, cutting.machine, slab)
         self.cutting = cutting
         self.most_rows = cutting.capacity
-        fields = cutting.fields(intake.stages.fact_fields)
+        fields = cutting.fields({**intake.stages.fact_fields, **self.facts})
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
         padding = cutting.padding_values
         packed = cutting.packed
@@ -172,6 +172,11 @@ class SegmentRun(Run):
         self._turns: list[Plain] = []  # as they are stored
         self._orders = cutting.machine.orders  # as they are stored
         self._moved = False  # whether examples got other lanes since that was stored
+
+    @property
+    def facts(self) -> Mapping[str, Field]:
+        """Facts of rows that this kind of run adds."""
+        return {}
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -283,10 +288,14 @@ class SegmentRun(Run):
                 if len(plan.draft) != len(batch):
                     break
                 batches.append(plan.draft)
+        self._hold_steps(batches)
+        return batches
+
+    def _hold_steps(self, batches: Sequence[Spans]) -> None:
+        """Hold the chunks of these batches, some of which an earlier process read."""
         for spans in batches:
             for chunk in spans.of_chunks() - self.held.keys():
                 self._read_again(chunk)
-        return batches
 
     def prepare(self) -> bool:
         return super().prepare() and self._preparing.prepare()
@@ -417,7 +426,7 @@ class SegmentRun(Run):
     def resume(self, saved: Saved) -> None:
         """Go on as an earlier life left it."""
         machine, meta = self.machine, saved.meta
-        if "base" in meta:
+        if "base" in meta or "seen" in meta:
             self._go_on(saved)
         if "turns" in meta:
             places = {

@@ -27,7 +27,7 @@ from ..pipeline.declaration import Plain
 from ..shaping.admission import BEGUN, REFUSED
 from ..shaping.plan import Read
 from ..shaping.spans import Spans
-from ..shaping.stored_state import AT, AVAILABLE, CHUNK, LINE, Change, Column, Examples, Key, Saved
+from ..shaping.stored_state import AT, CHUNK, END, LINE, Change, Column, Examples, Key, Saved
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class StoredExamples:
         """
         change = Change()
         numbers, entries, after, keys, only = _joined(commits)
-        ended = after == numbers[AVAILABLE]
+        ended = after == numbers[END]
         over = ended.nonzero()[0]
         stored = self._are_stored(entries, numbers[LINE])
         closed = list[int]()

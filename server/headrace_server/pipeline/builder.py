@@ -46,6 +46,7 @@ from .declaration import (
     Source,
     Stage,
     fields_text,
+    grows,
     is_theirs,
     unbatched_field,
 )
@@ -783,6 +784,9 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         pack: bool = False,
+        max_staleness: int | None = None,
+        stale: Literal["skip", "mark"] = "skip",
+        exact_last: bool = False,
     ) -> Pipeline:
         """Return batches of segments of ``num_unroll`` steps, with the states saved before them.
 
@@ -827,6 +831,11 @@ class Pipeline:
 
         With ``pack`` a lane goes on with the next example where one ends inside a row, so that only
         the last rows of a partition have padding: see docs/packing.md.
+
+        Directly after ``live`` a segment is handed out as soon as its steps are there.  One whose
+        policy lags by more than ``max_staleness`` versions is left out (``stale="skip"``), or is
+        marked by ``batch.stale``.  With ``exact_last`` a segment waits for one step more, or the
+        end of its sequence, so that ``batch.last`` is right: see docs/live-data.md.
         """
         return self._in_segments(vars())
 
@@ -867,7 +876,8 @@ class Pipeline:
                 "input_length does not go with a log (hs.live): a sequence has the steps that its "
                 "producer gave; leave it out, and have producers end sequences earlier"
             )
-        return self._ended(Shape(SEQUENCES, segmented(given, self.fields)))
+        live = grows(self._source, self._order, self._stages)
+        return self._ended(Shape(SEQUENCES, segmented(given, self.fields, live)))
 
     @checking
     def map_segments(

@@ -222,6 +222,11 @@ class Declaration:
         return self.shape.kind == SEQUENCES
 
     @property
+    def live(self) -> bool:
+        """Whether segments of a log are handed out before their sequences have ended."""
+        return self.segmented and grows(self.source, self.order, self.stages)
+
+    @property
     def recounting_stage(self) -> str:
         """The first stage that may change how many examples there are; "" where there is none."""
         return next((str(s.kind) for s in self.stages if not s.made().keeps_count), "")
@@ -247,6 +252,12 @@ class Declaration:
         rows = examples * (order.epochs or 1) if order.across_batches else examples
         full, rest = divmod(rows, options["batch_size"])
         return int(full + (rest > 0 and options["allow_smaller_final_batch"]))
+
+
+def grows(source: Source, order: ReadingOrder, stages: tuple[Stage, ...]) -> bool:
+    """Return whether segments can be cut of examples that grow: of a log, in its own order."""
+    plain = source.kind == "live" and order.seed is None
+    return plain and all(stage.kind == "select" for stage in stages)
 
 
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:

@@ -114,9 +114,15 @@ MOST_STEPS = 2**31 - 1
 _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
-def segmented(given: Mapping[str, Plain], known: Mapping[str, Field] | None) -> dict[str, Plain]:
-    """Return the options of a shape of segments, from the checked arguments that declare it."""
+def segmented(
+    given: Mapping[str, Plain], known: Mapping[str, Field] | None, live: bool = False
+) -> dict[str, Plain]:
+    """Return the options of a shape of segments, from the checked arguments that declare it.
+
+    ``live``: segments are handed out before their sequences have ended.
+    """
     options = dict(given)
+    _check_growth(options, live)
     options["initial_states"] = checked_states("initial_states", options["initial_states"])
     _check_states(options)
     seed = options["make_keys_unique_seed"]
@@ -166,6 +172,31 @@ def _check_states(options: Mapping[str, Plain]) -> None:
         raise ValueError(
             f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
             "state that stays with it by its row, and only in lanes a row stays with its example"
+        )
+
+
+def _check_growth(options: dict[str, Plain], live: bool) -> None:
+    """Check the options of sequences that grow, and leave those out that say nothing."""
+    if options["max_staleness"] is None and options["stale"] != "skip":
+        raise ValueError(f"stale={options['stale']!r} needs max_staleness=")
+    for name, unset in (("max_staleness", None), ("stale", "skip"), ("exact_last", False)):
+        if options[name] == unset:
+            del options[name]
+        elif not live:
+            raise ValueError(
+                f"{name}={options[name]!r} needs the shape directly after hs.live(), with nothing "
+                "but .select() between: elsewhere an example is whole before it is cut"
+            )
+    if live and options["state_placement"] == "trainer":
+        raise ValueError(
+            "state_placement='trainer' does not go with a log (hs.live): where a sequence waits "
+            "for steps its lane goes to another, and its state with it.  Leave it out, and states "
+            "are kept at the server"
+        )
+    if live and not options["pad"]:
+        raise ValueError(
+            "a log (hs.live) needs pad=True: nobody knows how long a sequence becomes, so its last "
+            "segment is filled up"
         )
 
 

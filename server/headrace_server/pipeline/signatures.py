@@ -74,7 +74,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("block_bytes", _integer(1, _INT31)),
         ("capacity max_examples_in_flight max_padded_elements", _integer(1, MAX_COUNT)),
         ("n queue_capacity warmup", _integer(1, MAX_COUNT)),
-        ("max_bad_examples skip.n", _integer(0, MAX_COUNT)),
+        ("max_bad_examples max_staleness skip.n", _integer(0, MAX_COUNT)),
         ("left right shift", _integer(0, _INT31)),
         # Rows of a window lie in memory, and a position in it fits 32 bits.
         ("num_unroll pack.length pad_to_multiple stride window", _integer(1, _INT31)),

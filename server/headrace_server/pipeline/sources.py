@@ -325,8 +325,9 @@ def live(
 ) -> Pipeline:
     """Read a log, which the server keeps and to which producers push: ``headrace.produce``.
 
-    A sequence is an example once it has ended, and comes in the order of the ends.  Its steps give
-    the columns that ``sequence`` declares, its context the others; a whole example gives all.  The
+    A sequence is an example once it has ended, and comes in the order of the ends; only
+    ``batch_sequences_with_states`` directly behind cuts segments of it before.  Its steps give the
+    columns that ``sequence`` declares, its context the others; a whole example gives all.  The
     feed waits for examples until a producer closes the log.  Feeds of one server may read one log,
     each by itself; they declare it alike.
 

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Feature, Plain, ReadingOrder
 from ..pipeline.declaration import Source as Declared
+from ..shaping.log_admission import Event
 from .chunk import BadRecords, Chunk
 from .columns import Rows
 
@@ -63,6 +64,36 @@ class Ended(NamedTuple):
     whole: bool = False  # whether the context has all columns, each with a length of its own
 
 
+class Part(NamedTuple):
+    """Steps of a sequence that lie in one record."""
+
+    first: int
+    columns: memoryview
+
+
+class GrowingFeed(Protocol):
+    """A partition of a log as a feed reads it that cuts sequences before they end."""
+
+    def events(self, limit: int) -> tuple[list[Event], int, bool]:
+        """Return the next events, up to which position they are all, and whether no more come."""
+
+    def newest(self, of: int, step: int) -> tuple[int, int, float]:
+        """Return position, version and time of the record with the step before this one.
+
+        Where a sequence ended before, the position is that of its end.
+        """
+
+    def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
+        """Return the steps that a sequence had at a position, and whether it had ended, or was
+        aborted; None where the log has it no more."""
+
+    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Part]]:
+        """Return key and context of a sequence, and the records with these steps."""
+
+    def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
+        """Note that the feed's journal has stored that it needs less."""
+
+
 class LogFeed(Protocol):
     """A partition of a log as one feed reads it."""
 
@@ -79,7 +110,7 @@ class LogFeed(Protocol):
 
 
 #: The number of a log's partitions, and those that are here.
-LogParts = tuple[int, Mapping[int, LogFeed]]
+LogParts = tuple[int, Mapping[int, Any]]
 
 
 class Source:

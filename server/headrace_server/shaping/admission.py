@@ -21,7 +21,7 @@ import numpy as np
 
 from .entries import Entries
 from .fifo import Fifo
-from .stored_state import AT, AVAILABLE, INDEX, Examples, Key
+from .stored_state import AT, END, INDEX, Examples, Key
 
 #: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
@@ -267,9 +267,9 @@ class Admission:
         ``cancel``: those that do not end are dropped.
         """
         numbers = self._entries.numbers_of(entries)
-        going = (numbers[AT] < numbers[AVAILABLE]).nonzero()[0]
+        going = (numbers[AT] < numbers[END]).nonzero()[0]
         if len(going) < len(entries):
-            self._entries.free(entries[numbers[AT] == numbers[AVAILABLE]])
+            self._entries.free(entries[numbers[AT] == numbers[END]])
             if not len(going):
                 return
             entries = entries[going]

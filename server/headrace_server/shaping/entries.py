@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from .spans import NO_NUMBERS, Cut, Spans
-from .stored_state import AT, AVAILABLE, CHUNK, INDEX, LINE, ROW, VERSION, Examples, Key
+from .stored_state import AT, CHUNK, END, INDEX, LINE, OPEN, ROW, VERSION, Examples, Key
 
-_NUMBERS = ("line", "index", "chunk", "row", "at", "available", "version")  # as in Examples
-_TABLES = (*_NUMBERS, "done", "kept", "opening")
-_DONE, _KEPT, _OPENING = range(len(_NUMBERS), len(_TABLES))
+_NUMBERS = ("line", "index", "chunk", "row", "at", "end", "version")  # as in Examples
+_TABLES = (*_NUMBERS, "done", "kept", "opening", "available", "rank", "standing", "out")
+_DONE, _KEPT, _OPENING = range(len(_NUMBERS), len(_NUMBERS) + 3)
 #: Insertion index of an entry without an example: above all others.
 _NONE = 2**63 - 1
 
@@ -32,17 +32,22 @@ class Entries:
     row: np.ndarray
     index: np.ndarray
     line: np.ndarray
-    available: np.ndarray  # steps
+    end: np.ndarray  # steps, or OPEN
     at: np.ndarray  # first step of the next segment to hand out
     version: np.ndarray  # token of the commit that saved the kept state; 0: none
     done: np.ndarray  # number of committed steps …
     kept: np.ndarray  # … and of steps before the kept state
     opening: np.ndarray  # steps of the first segment, where that is drawn
+    # Of a log alone, see log_admission.py:
+    available: np.ndarray  # steps that are there
+    rank: np.ndarray  # of the next segment
+    standing: np.ndarray
+    out: np.ndarray  # number of its segments that batches have
 
     def __init__(self, cut: Cut, size: int) -> None:
         self.cut = cut
         self.size = 0  # of the tables
-        self._drawn = False  # whether first segments have lengths of their own
+        self.draws = False  # whether first segments have lengths of their own
         self._resumed = False  # whether an earlier process began some examples
         self.keys = np.empty(0, object)  # of examples that have not ended
         self._entry_of: dict[Key, int] = {}  # by key in flight; -1 before it has an entry
@@ -90,9 +95,9 @@ class Entries:
         columns = np.zeros((len(_TABLES), len(steps)), np.int64)
         rows = np.arange(len(steps))
         columns[LINE], columns[CHUNK] = rows + line, chunk
-        columns[ROW], columns[AVAILABLE] = rows, steps
+        columns[ROW], columns[END] = rows, steps
         if openings is not None:
-            self._drawn, columns[_OPENING] = True, openings
+            self.draws, columns[_OPENING] = True, openings
         return columns
 
     def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:
@@ -153,29 +158,29 @@ class Entries:
         if expected is not None and not size and expected.has(numbers, lanes, starts):
             expected.numbers, expected.versions = numbers, numbers[VERSION]
             return expected
-        return Spans(entries, numbers, self.cut, lanes, starts, size, self._openings(entries))
+        return Spans(entries, numbers, self.cut, lanes, starts, size, self.openings(entries))
 
     def expect(
         self, entries: np.ndarray, lanes: np.ndarray = NO_NUMBERS, starts: np.ndarray = NO_NUMBERS
     ) -> Spans:
         """Return the batch that is expected next, of the next segments of these examples."""
-        numbers, openings = self._numbers.take(entries, 1), self._openings(entries)
+        numbers, openings = self._numbers.take(entries, 1), self.openings(entries)
         self._expected = Spans(entries, numbers, self.cut, lanes, starts, openings=openings)
         return self._expected
 
-    def after(
-        self, entries: np.ndarray, first: np.ndarray, room: np.ndarray | None = None
-    ) -> np.ndarray:
+    def after(self, entries: np.ndarray, first: np.ndarray) -> np.ndarray:
         """Return the steps after the segments of examples that begin at these steps."""
-        return self.cut.after(first, self.available[entries], self._openings(entries), room)
+        return self.cut.after(first, self.end[entries], self.openings(entries))
 
     def left(self, entries: np.ndarray) -> np.ndarray:
         """Return the number of segments of each that were not handed out."""
-        at, available = self._tables.take(entries, 1)[[AT, AVAILABLE]]
-        return self.cut.left(at, available, self._openings(entries))
+        at, end = self._tables.take(entries, 1)[[AT, END]]
+        end = np.where(end < OPEN, end, self.available[entries])
+        return self.cut.left(at, end, self.openings(entries))
 
-    def _openings(self, entries: np.ndarray) -> np.ndarray | None:
-        return self.opening.take(entries) if self._drawn else None
+    def openings(self, entries: np.ndarray) -> np.ndarray | None:
+        """Return the steps of first segments, where these are drawn."""
+        return self.opening.take(entries) if self.draws else None
 
     # Queries
 

@@ -21,6 +21,7 @@ import numpy as np
 from ..leasing.words import ANYONE, Slot
 from .admission import Admission
 from .entries import Entries
+from .log_admission import RESTING, LogAdmission
 from .plan import Plan
 from .spans import NO_NUMBERS, Spans
 from .stored_state import Key
@@ -125,7 +126,13 @@ class Lanes:
         self._most = most
         self.of: dict[Slot, Seat] = {}
         self.before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
+        #: Of a log, by entry: where an example rests.  Its lane goes to another if the batch is
+        #: possible without it; else it goes on there.
+        self.rests: dict[int, tuple[Seat, int]] = {}
+        self.short = False  # whether packed rows lack examples, which may come without a place
         admission.least_places = self._least_places
+        if isinstance(admission, LogAdmission):
+            admission.sit, admission.unseat = self._sit, self._unseat
 
     def _least_places(self) -> int:
         return sum(len(seat.going) > 0 for seat in self.of.values()) * self._size
@@ -151,7 +158,38 @@ class Lanes:
             there = np.isin(entries, back.first(back.count)[1])
             self.put(seat, lanes[there], entries[there])
             seat.started[lanes[there]] = True
+            rest = (entries >= 0) & (lanes < size) & (self._entries.standing[entries] == RESTING)
+            if isinstance(self._admission, LogAdmission):
+                pairs = zip(entries[rest].tolist(), lanes[rest].tolist(), strict=True)
+                self.rests |= {entry: (seat, lane) for entry, lane in pairs}
         return seat
+
+    def stay(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
+        """Keep in their lanes the examples of a log whose next segment is whole; others rest."""
+        assert isinstance(self._admission, LogAdmission)
+        here = seat.lanes[lanes] == entries
+        lanes, entries = lanes[here], entries[here]
+        rests = ~np.isin(entries, self._admission.fresh_enough(entries))
+        for lane, entry in zip(lanes[rests].tolist(), entries[rests].tolist(), strict=True):
+            seat.lanes[lane] = -1
+            self.rests[entry] = seat, lane
+        self._admission.rest(entries[rests])
+
+    def _sit(self, entry: int) -> bool:
+        """Let an example go on in the lane in which it rested, if that is free."""
+        seat, lane = self.rests.get(entry, (None, -1))
+        if seat is None or seat.lanes[lane] >= 0:
+            return False
+        if all(seat is not one for one in self.of.values()):
+            return False
+        del self.rests[entry]
+        seat.put(np.array([lane]), np.array([entry]))
+        return True
+
+    def _unseat(self, entry: int) -> None:
+        self.rests.pop(entry, None)
+        for seat in self.of.values():
+            seat.lanes[seat.lanes == entry] = -1
 
     def put(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
         """Put ready examples in these lanes."""
@@ -163,6 +201,9 @@ class Lanes:
         places = dict(self.before)
         for slot, seat in self.of.items():
             lanes = seat.lanes.copy()
+            for entry, (of, lane) in self.rests.items():
+                if of is seat and lanes[lane] < 0:
+                    lanes[lane] = entry
             for spans in (out.draft for out in reversed(seat.out)):
                 lanes[spans.lanes[spans.heads]] = spans.entries[spans.heads]
             going = (lanes >= 0).nonzero()[0]
@@ -179,6 +220,7 @@ class Lanes:
         ``some``: as many as there are are enough.
         """
         admission, seats, empty = self._admission, list[Seat](), list[np.ndarray]()
+        self.short = False
         over, left = False, 0
         for slot in slots:
             seats.append(seat := self.of[slot])
@@ -236,6 +278,9 @@ class Lanes:
             packed, lacking = self._packed(rows, waiting, int(np.count_nonzero(begun)))
             if not lacking or admission.closed:
                 break
+            if isinstance(admission, LogAdmission):  # an event may end what lanes have
+                self.short = True
+                return []
             if not admission.admit_claimed(admission.next_index + lacking):
                 return []
         taken = sum(len(own) for own, _, _ in packed) - sum(len(own) for own, _, _ in rows)
@@ -255,7 +300,7 @@ class Lanes:
         tables, unroll = self._entries, self._entries.cut.unroll
         ends = []  # first step without an example, lane, number of the seat
         for at, (entries, lanes, _) in enumerate(rows):
-            steps = (tables.available[entries] - tables.at[entries]).tolist()
+            steps = (tables.end[entries] - tables.at[entries]).tolist()
             ends += [(n, lane, at) for n, lane in zip(steps, lanes.tolist(), strict=True)]
         ends = sorted(end for end in ends if end[0] < unroll)
         ends = ends[: max(0, len(ends) - left_open)]
@@ -265,7 +310,7 @@ class Lanes:
         for entry in waiting:  # mostly a few of very many
             if not ends:
                 break
-            steps = int(tables.available[entry])
+            steps = int(tables.end[entry])
             step, lane, at = ends[0]
             fills[at].append((lane, entry))
             filled += min(steps, unroll - step)

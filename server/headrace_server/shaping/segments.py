@@ -9,12 +9,12 @@
     lanes        the session of the lanes     one of each of its lanes, which keep their examples
     ranks        a rank                       a *round* has a member for each rank, drafted together
 
-Steps are the one unit: an example has ``available`` steps, and a segment is the steps
-[first, after) of it (``spans.py``).  The next one is ready when no batch has the example; with
-states at the server (``chained``) it needs the commit of the one before it.  So a session has one
-batch of its lanes, and ranks one round, until that is committed.  Else several may be out.  With
-states at the trainers (AT_TRAINER) an example goes on elsewhere from its last state that was *kept*
-here, without states (NOWHERE) after its last committed segment.
+Steps are the one unit: a segment is the steps [first, after) of an example (``spans.py``), which
+may grow (``log_admission.py``).  The next one is ready when no batch has the example; with states
+at the server (``chained``) it needs the commit of the one before it.  So a session has one batch of
+its lanes, and ranks one round, until that is committed.  Else several may be out.  With states at
+the trainers (AT_TRAINER) an example goes on elsewhere from its last state that was *kept* here,
+without states (NOWHERE) after its last committed segment.
 
 Once no example can come any more a batch may be smaller, if ``allow_small``; else what can not fill
 a batch, or a round, is dropped.
@@ -34,10 +34,12 @@ import numpy as np
 from ..leasing.words import ANYONE, EARLY, Batch, Order, Outlook, Slot, Token, Turn
 from .admission import READ_AHEAD, Admission
 from .entries import Entries
+from .log_admission import NEVER, RESTING, Growth, LogAdmission
 from .machine import MOST_AHEAD, TOO_LATE, Machine
 from .plan import Plan, Read, Shaper
 from .seats import Arrival, Lanes, Out, Places
 from .spans import NO_NUMBERS, Cut, Spans, laid_out, read_place
+from .stored_state import OPEN
 
 #: Places of the states of segments.
 AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
@@ -59,15 +61,21 @@ class Segments(Machine, Shaper):
         states: str = AT_SERVER,
         cut: Cut | None = None,
         most: int = 1,
+        growth: Growth | None = None,
     ) -> None:
-        """``most``: examples of a packed row."""
+        """``most``: examples of a packed row.  ``growth``: of sequences of a log."""
         super().__init__(number)
         self.batch_size, self.allow_small = batch_size, allow_small
         self.lanes, self.states = lanes, states
         self.chained = states == AT_SERVER
         self.cut = cut or Cut()
         self.entries = entries = Entries(self.cut, min(capacity or READ_AHEAD, READ_AHEAD))
-        self.admission = admission = Admission(entries, number, batch_size, capacity)
+        admission = Admission(entries, number, batch_size, capacity)
+        #: Of sequences that grow; None: all steps of an example come at once.
+        self.log: LogAdmission | None = None
+        if growth is not None:
+            admission = self.log = LogAdmission(entries, number, batch_size, capacity, growth)
+        self.admission = admission
         self._lanes = Lanes(admission, entries, batch_size, allow_small, most) if lanes else None
         self._order = self._lanes or Arrival(admission, entries, allow_small)
         self.rewound = 0  # number of committed segments that are handed out again
@@ -80,6 +88,7 @@ class Segments(Machine, Shaper):
         self._out: dict[tuple[int, int, bytes], Out] = {}  # by name, the oldest first
         self._asking: Slot | None = None  # for whom batches are drafted …
         self._most = 1  # … and how many, where none needs a commit
+        self._lacking = False  # whether the next batch of a log lacks rows, and no commit
         self._last_epoch = 0  # of a batch with rows
 
     # Examples come
@@ -89,7 +98,7 @@ class Segments(Machine, Shaper):
 
     @property
     def hungry(self) -> bool:
-        return self.admission.hungry
+        return self.admission.hungry and (self.log is None or self._lacking)
 
     def finish(self, drop: bool = False) -> None:
         self.admission.finish(drop)
@@ -123,6 +132,11 @@ class Segments(Machine, Shaper):
         Where none of them needs a commit there are up to ``most``, or the round that exceeds it.
         """
         self._most = 1 if self.chained else most
+        if self.log is not None:
+            if self.log.judging:
+                self.log.judged()
+            if self.log.wanted_policy > self.log.policy:
+                self._set_policy(self.log)
         while epoch >= (here := self.epoch):
             if self._pending:
                 limit = self._up_to_order(limit)
@@ -138,6 +152,14 @@ class Segments(Machine, Shaper):
                 return Outlook.OVER
             self.input.begin_epoch()
         return Outlook.OVER
+
+    def _set_policy(self, log: LogAdmission) -> None:
+        log.set_policy()
+        if self._lanes and log.growth.skips:
+            for seat in self._lanes.of.values():
+                if not (self.chained and seat.out):
+                    going = seat.going
+                    self._lanes.stay(seat, going, seat.lanes[going])
 
     def next_read(self, limit: int) -> Read | None:
         """Return a read though no batch is wanted; None at the end of the input or without room."""
@@ -182,12 +204,34 @@ class Segments(Machine, Shaper):
         slot, drafts = self._asking, list[Plan]()
         if slot is None:
             return None
-        while len(drafts) < self._most and (more := self._next_round(slot)):
+        while len(drafts) < self._most and (more := self._next_round(slot) or self._later(slot)):
             drafts += more
         return drafts or None
 
+    def _later(self, slot: Slot) -> list[Out]:
+        """Apply events of a log until a batch is possible that was not."""
+        if self.log is None:
+            return []
+        while self._lacking and self._advance(self._lanes is not None and self._lanes.short):
+            if drafts := self._next_round(slot):
+                return drafts
+        if self._lacking and self.log.closed:
+            self._drop_leftovers()
+            return self._next_round(slot)
+        return []
+
+    def _advance(self, forced: bool = False) -> bool:
+        """Apply events of a log, up to the place of an order; return whether that changes much."""
+        assert self.log is not None
+        news = self.log.advance(self._pending[0].read if self._pending else NEVER, forced)
+        self.input.read = self.log.seen + 1
+        if self._pending:
+            self._carry_out()
+        return news
+
     def _next_round(self, slot: Slot) -> list[Out]:
         """Draft a batch, or the round that a rank gets next."""
+        self._lacking = False
         if not self.world:
             return self._round([slot if self.lanes else ANYONE], self._index)
         if lacking := self._lacks.get(slot):
@@ -211,6 +255,7 @@ class Segments(Machine, Shaper):
             if self.chained and lanes.of[slots[0]].out:
                 return []
         seated = self._order.seated(slots, self.batch_size, some)
+        self._lacking = not seated
         if not seated:
             if lanes and slots[0] not in lanes.of:  # they had no more
                 self._drop_leftovers()
@@ -240,7 +285,12 @@ class Segments(Machine, Shaper):
         out = self._out[batch.name] = Out(batch, spans)
         if self._lanes:
             self._lanes.hand_out(out)
+        if self.log is not None:
+            self.log.handed_out(entries)
         self.admission.land(spans.ended)
+        if self.log is not None and self._lanes and not self.chained:
+            going = ~spans.last
+            self._lanes.stay(self._lanes.of[batch.slot], spans.lanes[going], entries[going])
         return out
 
     # Commits
@@ -268,7 +318,9 @@ class Segments(Machine, Shaper):
             out.keys = tables.keys_of(entries)
         if self.chained:
             tables.version[entries] = spans.versions[:] = token
-        if out.seat is None:
+        if self.log is not None:
+            self._commit_log(out, cancelled)
+        elif out.seat is None:
             self.admission.settle(entries, cancelled)
         else:
             tables.done[entries] = spans.after
@@ -283,6 +335,24 @@ class Segments(Machine, Shaper):
         if cancelled and len(spans.ended) < len(spans):
             return "cancelled", "the feed was drained with cancel=True: states are not saved"
         return out
+
+    def _commit_log(self, out: Out, cancelled: bool) -> None:
+        """Let the sequences of a batch go on, which may have grown or ended meanwhile."""
+        assert self.log is not None
+        spans = out.draft
+        self.log.committed(spans.entries, spans.after)
+        if out.seat is None or self._lanes is None:
+            self.log.settle(spans.entries, cancelled)
+            return
+        idle = spans.entries[self.entries.out[spans.entries] == 0]
+        if out.seat.left:
+            self.log.settle(idle, cancelled)
+        elif self.chained:
+            going = ~spans.last
+            self._lanes.stay(out.seat, spans.lanes[going], spans.entries[going])
+            self.log.end_over(spans.ended)
+        else:
+            self.log.settle(idle[self.entries.standing[idle] == RESTING])
 
     def keep(self, batch: Batch, places: np.ndarray) -> tuple[Spans, np.ndarray, np.ndarray] | None:
         """Note kept states of these places of the last committed batch of a slot.
@@ -372,6 +442,8 @@ class Segments(Machine, Shaper):
                 self._lack(batch.slot, batch.turn[1])
             self.admission.reenter(spans.ended)
             self.entries.at[spans.entries] = spans.first
+            if self.log is not None:
+                self.log.taken_back(spans.entries)
 
     def _put_back(self, entries: np.ndarray) -> None:
         """Let examples that have left their lanes go on in others.
@@ -381,7 +453,7 @@ class Segments(Machine, Shaper):
         tables = self.entries
         done = tables.done[entries]
         first = (tables.kept if self.states == AT_TRAINER else tables.at)[entries]
-        waits = first > done
+        waits = first > done if self.log is None else tables.out[entries] > 0
         if not self.admission.cancelled:
             again = self.cut.before(done) - self.cut.before(first)
             self.rewound += int(np.maximum(again, 0).sum())
@@ -454,9 +526,14 @@ class Segments(Machine, Shaper):
                 return False
             self.input.begin_epoch()
         indices, lanes, admission = place["index"], place["lane"], self.admission
-        if len(place) and int(indices.max()) - admission.next_index >= MOST_AHEAD * self.batch_size:
+        if self.log is not None:
+            if not (there := self._reach(place)):
+                return there
+        elif (
+            len(place) and int(indices.max()) - admission.next_index >= MOST_AHEAD * self.batch_size
+        ):
             return False  # reading up to it might not end
-        if len(place) and int(indices.max()) >= admission.next_index:
+        if self.log is None and len(place) and int(indices.max()) >= admission.next_index:
             admission.admit_claimed(int(indices.max()) + 1)
             if admission.next_index < admission.claimed and not self.input.all_read:
                 return None
@@ -467,6 +544,33 @@ class Segments(Machine, Shaper):
         if self.world and not self._may_have(batch):
             return False
         self._take_claimed(batch, entries, lanes, place)
+        return True
+
+    def _reach(self, place: np.ndarray) -> bool | None:
+        """Apply the log as far as the earlier life had that handed out these segments.
+
+        None: more of it is to be read.
+        """
+        assert self.log is not None
+        tables, known = self.entries, -1
+        while True:
+            if known != (known := self.log.next_index):
+                entries = tables.find(place["index"])
+            missing = entries < 0
+            if (missing & (place["index"] < known)).any():
+                return False
+            closed = tables.end[entries] < OPEN
+            there = np.where(place["after"] < 0, closed, closed | self.log.holds(entries, place))
+            if (there & ~missing).all():
+                break
+            if not self._advance(forced=True):
+                self._lacking = True
+                return False if self.log.closed else None
+        for entry, first, version in zip(
+            entries.tolist(), place["first"].tolist(), place["version"].tolist(), strict=True
+        ):
+            if self.log.growth.skips and not version and not tables.out[entry]:
+                self.log.skip_to(entry, first)
         return True
 
     def _may_have(self, batch: Batch) -> bool:
@@ -491,17 +595,19 @@ class Segments(Machine, Shaper):
         if len(np.unique(entries)) != len(entries) or (entries < 0).any():
             return False
         tables, first = self.entries, place["first"]
-        available = tables.available[entries]
-        if (first >= available).any():
+        end = tables.end[entries]
+        if (first >= end).any():
             return False
+        if self.log is not None:  # a sequence that grew when it was handed out may have ended
+            end = np.where(place["after"] > 0, OPEN, end)
         heads, room = np.ones(len(entries), bool), None
         if self.cut.packed:
-            begins = laid_out(lanes, available - first)[2]
+            begins = laid_out(lanes, end - first)[2]
             heads, room = begins == 0, self.cut.unroll - begins
             if (room <= 0).any():
                 return False
-        after = tables.after(entries, first, room)
-        wrong = place["after"] != np.where(after == available, -after, after)
+        after = self.cut.after(first, end, tables.openings(entries), room)
+        wrong = place["after"] != np.where(after == end, -after, after)
         wrong &= place["after"] != 0
         if self.states == AT_TRAINER:  # it has the state, which is not here
             wrong |= (first < tables.kept[entries]) | (tables.at[entries] > first)
@@ -519,8 +625,12 @@ class Segments(Machine, Shaper):
             if self.chained and seat.out:
                 return False
             mine = np.where(heads, seat.lanes[lanes], -1)
-            wrong |= (mine >= 0) & (mine != entries)
-        wrong |= (mine != entries) & ~np.isin(entries, self.admission.all_ready())
+            others = (mine >= 0) & (mine != entries)
+            wrong |= others if self.log is None else others & (tables.out[mine] > 0)
+        if self.log is None:
+            wrong |= (mine != entries) & ~np.isin(entries, self.admission.all_ready())
+        else:
+            wrong |= (mine != entries) & (tables.out[entries] > 0)
         return not wrong.any()
 
     def _take_claimed(
@@ -531,15 +641,26 @@ class Segments(Machine, Shaper):
             seat = self._lanes.of[batch.slot]
             begins = seat.started[lanes] | (place["first"] == 0)
             begins[1:] &= lanes[1:] != lanes[:-1]
+            if self.log is not None:  # others rested there then, or these did elsewhere
+                others = seat.lanes[lanes]
+                others = np.setdiff1d(others[others >= 0], entries)
+                for entry in (*others.tolist(), *entries.tolist()):
+                    self.log.unseat(entry)
+                self.log.settle(others)
             self._lanes.put(seat, lanes, entries)
             starts = begins.nonzero()[0]
         else:
             self.admission.withdraw(entries)
         self.entries.at[entries] = place["first"]
+        ends = self.entries.end[entries]
+        if self.log is not None:
+            self.entries.end[entries] = np.where(place["after"] > 0, OPEN, ends)
         size = self.batch_size if self.world else 0
         if not (self.lanes or self.world):
             lanes = NO_NUMBERS
-        self._hand_out(batch, self.entries.cut_next(entries, lanes, starts, size))
+        spans = self.entries.cut_next(entries, lanes, starts, size)
+        self.entries.end[entries] = ends
+        self._hand_out(batch, spans)
         self._next_number = max(self._next_number, batch.number + 1)
         self._index = max(self._index, batch.turn[1] + 1)
 
@@ -572,6 +693,8 @@ class Segments(Machine, Shaper):
     def _close(self, cancel: bool) -> None:
         """Read nothing more; with ``cancel`` drop what waits, and save no further states."""
         super()._close(cancel)
+        if self.log is not None:
+            self.log.stop(cancel)
         if cancel and self._lanes:
             self.admission.drop_ready("cancelled")
             for seat in self._lanes.of.values():
@@ -615,7 +738,7 @@ class Segments(Machine, Shaper):
 
     def expected(self) -> Spans | None:
         """Return the next full batch if the oldest one out is committed first; None if unknown."""
-        if self.world:
+        if self.world or self.log is not None:
             return None
         return self._order.expected(next(iter(self._out.values()), None), self.batch_size)
 
@@ -690,7 +813,8 @@ class Segments(Machine, Shaper):
         entries = np.array([entry])
         before = self.cut.before(at)
         openings = tables.opening[entries] if tables.opening[entry] else None
-        left = self.cut.left(at, tables.available[entries], openings)
+        end = tables.available[entries] if tables.end[entry] == OPEN else tables.end[entries]
+        left = self.cut.left(at, end, openings)
         return int(before[0]), int((before + left)[0])
 
     def seek(self, key: bytes) -> list[list[object]]:

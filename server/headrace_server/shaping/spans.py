@@ -46,11 +46,12 @@ class Cut:
     unroll: int = 1  # own steps of a segment, or of a packed row
     stride: int = 1
     packed: bool = False
+    grows: bool = False  # whether examples are cut before all of their steps are there
 
     def after(
         self,
         first: np.ndarray,
-        available: np.ndarray,
+        end: np.ndarray,
         openings: np.ndarray | None = None,
         room: np.ndarray | None = None,
     ) -> np.ndarray:
@@ -65,7 +66,7 @@ class Cut:
         elif openings is not None:
             own = np.where(first == 0, openings, own)
             step = np.where(first == 0, openings, step)
-        return np.where(available - first > own, first + step, available)
+        return np.where(end - first > own, first + step, end)
 
     def before(self, first: np.ndarray) -> np.ndarray:
         """Return the number of segments before these first steps; of packed examples of steps."""
@@ -75,10 +76,10 @@ class Cut:
         return number
 
     def left(
-        self, first: np.ndarray, available: np.ndarray, openings: np.ndarray | None = None
+        self, first: np.ndarray, end: np.ndarray, openings: np.ndarray | None = None
     ) -> np.ndarray:
         """Return the number of segments from these steps on; of packed examples of steps."""
-        steps = available - first
+        steps = end - first
         if self.packed:
             return np.asarray(steps)
         opened: np.ndarray | int = 0  # of the segments, the first ones with their own length
@@ -125,17 +126,17 @@ class Spans:
         self.openings = openings
         # lines: numbers of the examples as they were read; rows: of the examples in their chunks;
         # versions: tokens of the commits that saved their states
-        self.lines, self.indices, self.chunks, self.rows, first, available, self.versions = numbers
+        self.lines, self.indices, self.chunks, self.rows, first, end, self.versions = numbers
         room = None
         if cut.packed:
-            self.heads, self.row_of, self.begins = laid_out(lanes, available - first)
+            self.heads, self.row_of, self.begins = laid_out(lanes, end - first)
             self.tails = np.append(self.heads[1:], len(first))[: len(self.heads)] - 1
             room = cut.unroll - self.begins
-        self.first, self.available = first, available
-        self.after = after = cut.after(first, available, openings, room)
+        self.first, self.end = first, end
+        self.after = after = cut.after(first, end, openings, room)
         #: Row of each segment in the block.
         self.places: Any = lanes if size else self.row_of
-        self.last = after == available  # mask of the last segments of their examples …
+        self.last = after == end  # mask of the last segments of their examples …
         self.ended = entries[self.last]  # … and the entries of these
 
     def __len__(self) -> int:

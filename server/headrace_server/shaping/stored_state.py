@@ -13,7 +13,9 @@ import numpy as np
 
 Key = tuple[int, bytes]  # epoch and key
 #: Rows of the numbers of Examples.
-LINE, INDEX, CHUNK, ROW, AT, AVAILABLE, VERSION = range(7)
+LINE, INDEX, CHUNK, ROW, AT, END, VERSION = range(7)
+#: The END of an example that may still grow: beyond all steps.
+OPEN = 1 << 40
 #: One state of some examples: rows of bytes (uint8), or bytes of different lengths.
 Column = np.ndarray | list[bytes]
 #: Makes an array of bytes of a shape.

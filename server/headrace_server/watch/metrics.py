@@ -181,7 +181,7 @@ _FEED: _Rows = (
     ("saves_refused_total[reason]", _refused, "Commits that were stale, or refused by an error."),
     ("batches[state]", "standing", "Batches: ready, leased to a trainer, or saving."),
     ("stage_seconds_total[stage]", "seconds", "Time that reading, and each stage, took."),
-    ("segments[state]", "segment_standing", "Segments: ready, leased, or full: without a place."),
+    ("segments[state]", "segment_standing", "Segments: ready, leased, full; sequences at rest."),
     ("sequences_in_flight", "segments.in_flight", "Examples that have a place of the capacity."),
     ("segments_rewound_total", "segments.rewound", "Segments sent again: their states were lost."),
     ("log[kind]", "log", "Of its logs: sequences, producers, and bytes that it has to read."),

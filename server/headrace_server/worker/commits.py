@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -205,8 +204,8 @@ class Stores:
                 if gathered.changed:
                     gathered.calls.insert(0, part.feed.stored(part.number))
                 self._record = part, gathered, self._changes_of(part, gathered)
-                if part.run.needs:  # the log keeps the rest until this is stored
-                    gathered.calls.append(partial(part.run.intake.release, part.run.needs))
+                if release := part.run.take_release():  # the log keeps the rest until then
+                    gathered.calls.append(release)
             if not self._gathered:
                 self._write_at, self._hurried = inf, False
             return part is not None

@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -38,11 +38,12 @@ from ..journal.snapshots import PART
 from ..logs.ledger import Ledger, LogOptions
 from ..logs.log import Log
 from ..logs.log_files import LogFiles
-from ..logs.records import Close
+from ..logs.records import Close, Kind
 from ..logs.words import Answer, Denied
 from ..pipeline.declaration import Plain, Source
 from ..process.config import MOST_FOUND, FeedConfig, RunConfig
-from ..reading.source import Ended, LogFeed
+from ..reading.source import Ended, LogParts, Part
+from ..shaping.log_admission import Event
 from ..watch.statuses import added
 
 #: Bytes that a producer may send before the first of them is durable: any item fits in.
@@ -76,26 +77,48 @@ class LiveLog:
         files = LogFiles(path, owner, durability, allowed.file_bytes, wake_fd)
         self.log = Log(files, allowed, (), time.monotonic())
         self.ledger = self.log.ledger
-        self.readings: dict[str, Reading] = {}  # by feed
+        self.readings: dict[str, Reading | Growing] = {}  # by feed
         self._views_file = path / _VIEWS
-        self._saved: dict[str, int] = {}  # views, as in their file
+        self._saved: dict[str, Plain] = {}  # views, as in their file
+        #: Of snapshots of feeds that cut sequences before they end, the pending ones, too.
+        self._pending: dict[str, Plain] = {}
 
-    def open(self, feeds: Iterable[FeedConfig], there: Callable[[str], bool]) -> None:
-        """Go on as an earlier life left it.  ``there``: whether a view is of a snapshot that is."""
+    def open(
+        self,
+        feeds: Iterable[FeedConfig],
+        there: Callable[[str], bool],
+        needs: Mapping[str, tuple[int, Mapping[int, int]]],
+    ) -> None:
+        """Go on as an earlier life left it.
+
+        ``there``: whether a view is of a snapshot that is.  ``needs``: of feeds that cut sequences
+        before they end, up to where their journals have applied the log, and what they need.
+        """
         # Without the file, as after a power cut, all that is there is read.
         with contextlib.suppress(OSError, ValueError):
             self._saved = dict(json.loads(self._views_file.read_text()))
-        views = {name: seen for name, seen in self._saved.items() if there(name)}
+        views: dict[str, int] = {}
+        floors: dict[str, Mapping[int, int]] = {}
+        for name, saved in self._saved.items():
+            if there(name):
+                views[name] = saved
+                if isinstance(saved, list):
+                    self._pending[name] = saved
+                    views[name], floors[name] = saved[0], dict.fromkeys(saved[1], 0)
         for feed in feeds:  # one that was taken back reads by another view
             name = f"{feed.name} {feed.generation}"
+            if feed.declaration.live:
+                views[name], floors[name] = needs.get(feed.name, (-1, {}))
+                self.readings[feed.name] = Growing(self, feed.name, name)
+                continue
             of_snapshot = views.get(f"{_HOLD}{feed.name}/{feed.snapshot}", -1)
             views[name] = seen = self._saved.get(name, of_snapshot)
             self.readings[feed.name] = Reading(self, feed.name, name, seen)
         for name, seen in views.items():
             self.ledger.attach(name, seen, {}, reads=not name.startswith(_HOLD))
         for name, seen in views.items():
-            floors = self.log.pending(seen)
-            self.ledger.attach(name, seen, floors, reads=not name.startswith(_HOLD))
+            known = floors[name] if name in floors else self.log.pending(seen)
+            self.ledger.attach(name, seen, known, reads=not name.startswith(_HOLD))
         self.log.begin()
 
     @contextlib.contextmanager
@@ -129,14 +152,20 @@ class LiveLog:
     def hold(self, feed: str, snapshot: str) -> None:
         """Keep what a feed needs now, for a snapshot of it."""
         with self.lock:
-            seen = self.ledger.views[self.readings[feed].view].seen
-            floors = self.ledger.pending(seen)
-            self.ledger.attach(f"{_HOLD}{feed}/{snapshot}", seen, floors, reads=False)
+            reading = self.readings[feed]
+            seen, name = self.ledger.views[reading.view].seen, f"{_HOLD}{feed}/{snapshot}"
+            if isinstance(reading, Growing):
+                floors = self.ledger.needs(reading.view)
+                self._pending[name] = [seen, [*floors]]
+            else:
+                floors = self.ledger.pending(seen)
+            self.ledger.attach(name, seen, floors, reads=False)
             self._save_views(synced=True)  # else the next life would not hold it after a power cut
 
     def _save_views(self, synced: bool = False) -> None:
         """Replace the file of the views.  One that is older only has a feed read more again."""
-        seen = {name: view.seen for name, view in self.ledger.views.items()}
+        views = self.ledger.views
+        seen = {name: self._pending.get(name, view.seen) for name, view in views.items()}
         if seen != self._saved:
             write_whole(self._views_file, json.dumps(seen), synced=synced)
             self._saved = seen
@@ -236,6 +265,69 @@ class Reading:
                 del self.ends[:at], self.sequences[:at]
 
 
+@dataclass(slots=True, eq=False)
+class Growing:
+    """A partition as a feed reads it that cuts sequences before they end: record by record."""
+
+    of: LiveLog
+    feed: str
+    view: str  # its name in the ledger
+    waits: bool = False  # whether it has asked for more than there is
+    aborted: int = 0  # sequences
+
+    def events(self, limit: int) -> tuple[list[Event], int, bool]:
+        with self.of.lock:
+            ledger, found = self.of.ledger, list[Event]()
+            while len(found) < limit and (entry := self.of.log.next_event(self.view)) is not None:
+                position, one = entry.position, entry.record
+                key = one.key if one.kind == Kind.OPENED and one.close != Close.LOST else None
+                self.aborted += one.close == Close.ABORT
+                found.append(Event(position, one.of, key, one.steps, one.close))
+            view = ledger.views[self.view]
+            over = ledger.finished and view.read == ledger.durable
+            self.waits = not (found or over)
+            return found, view.read, over
+
+    def newest(self, of: int, step: int) -> tuple[int, int, float]:
+        with self.of.lock:
+            s = self.of.ledger.sequences
+            row = s.row.get(of, -1)
+            found = of, 0, 0.0
+            for at in s.chain(row):
+                if s.upto[at]:
+                    found = s.at[at], s.version[at], s.time[at]
+                if s.upto[at] >= step:
+                    return found
+            return (s.closed_at[row] if row >= 0 else of, *found[1:])
+
+    def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
+        with self.of.lock:
+            q = self.of.ledger.standing(of)
+            if q is None:
+                return None
+            steps = max((one.upto for one in q.extents if one.position <= seen), default=0)
+            closed = q.closed_at <= seen
+            return steps, closed and q.close == Close.END, closed and q.close == Close.ABORT
+
+    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Part]]:
+        with self.of.lock:
+            log, s, found = self.of.log, self.of.ledger.sequences, list[Part]()
+            for at in s.chain(s.row.get(of, -1)):
+                if first < s.upto[at] and s.first[at] < after:
+                    found.append(Part(s.first[at], log.data(at)))
+            return s.keys[s.row[of]], log.context(of), found
+
+    def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
+        with self.of.changing() as ledger:
+            view = ledger.views[self.view]
+            ledger.release(self.view, min(seen, view.read), floors, done)
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """Return none: the machine of the feed knows which sequences have ended."""
+        return ()
+
+
 class LiveLogs:
     """The partitions of all logs at one owner."""
 
@@ -256,13 +348,22 @@ class LiveLogs:
         """Return a partition of a log that is here and open."""
         return self._logs.get((name, partition))
 
-    def of(self, feed: str, name: str) -> tuple[int, dict[int, LogFeed]]:
+    def of(self, feed: str, name: str) -> LogParts:
         """Return the partitions of a log, and those that are here, as a feed reads them."""
-        here = {p: log.readings[feed] for (of, p), log in self._logs.items() if of == name}
-        return self._config.feed(feed).partitions, dict(here)
+        here: dict[int, object] = {
+            p: log.readings[feed] for (of, p), log in self._logs.items() if of == name
+        }
+        return self._config.feed(feed).partitions, here
 
-    def open(self, name: str) -> None:
-        """Open the partitions of a log, whether or not the feeds that read it can go on."""
+    def open(
+        self, name: str, needs: Callable[[FeedConfig, int], tuple[int, Mapping[int, int]]]
+    ) -> None:
+        """Open the partitions of a log, whether or not the feeds that read it can go on.
+
+        ``needs`` returns up to where a feed's journal of a partition has applied the log, and the
+        first step that it needs of each sequence; it is asked for feeds that cut sequences before
+        they end.
+        """
         readers = [feed for feed in self._config.feeds if name in feed.logs]
         config, source = readers[0], readers[0].logs[name]
         for other in readers:
@@ -279,7 +380,11 @@ class LiveLogs:
             (home / str(partition)).mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_same(home / str(partition) / _LOG, made)  # that no other worker writes
             log = LiveLog(self, home / str(partition), source, durability, self._wake_fd)
-            log.open(readers, self._is_there)
+            log.open(
+                readers,
+                self._is_there,
+                {feed.name: needs(feed, partition) for feed in readers if feed.declaration.live},
+            )
             opened[name, partition] = log
         self._logs |= opened
 

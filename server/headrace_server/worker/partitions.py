@@ -33,6 +33,7 @@ from ..leasing.desk import Work
 from ..leasing.words import ANYONE, Batch, Order, Outlook, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
+from ..partition.live_run import needs_of
 from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, Life
@@ -286,7 +287,7 @@ class Partitions:
 
     def _tell_lacks(self, now: float) -> None:
         for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
-            part.waits = self._lacks.pop(part)
+            part.waits = self._lacks.pop(part) + part.run.lacks()
 
     def _note_end(self, part: Part) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
@@ -429,12 +430,22 @@ class Partitions:
         """Open a log; the feeds that read it fail where that is not possible."""
         try:
             with OwnProcess():
-                self.logs.open(name)
+                self.logs.open(name, self._needs)
         except Exception as error:
             for feed in self.feeds.values():
                 if name in self._config.feed(feed.name).logs:
                     for part in feed.partitions.values():
                         self.fail(part, error)
+
+    def _needs(self, feed: FeedConfig, number: int) -> tuple[int, Mapping[int, int]]:
+        """Return what a feed needs of a partition of its log, as its journal says."""
+        part = self.feeds[feed.name].partitions[number]
+        try:
+            part.saved = self.stores.open(part)
+        except Exception as error:
+            self.fail(part, error)
+            return -1, {}
+        return needs_of(part.saved, feed.declaration.shape.options["left"])
 
     def _reader(self, config: FeedConfig) -> StreamSource:
         reader = self._readers.get(config.name)
@@ -459,7 +470,7 @@ class Partitions:
         return reader
 
     def _begin(self, part: Part, config: FeedConfig, reader: StreamSource) -> None:
-        saved = self.stores.open(part)
+        saved, part.saved = part.saved or self.stores.open(part), None
         part.run = compose(
             reader,
             config.declaration,

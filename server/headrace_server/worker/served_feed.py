@@ -25,6 +25,7 @@ from ..leasing.words import Batch, Port
 from ..partition.partition_run import Made, Payload, Run
 from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
+from ..shaping.stored_state import Saved
 from ..watch.statuses import added
 from .resuming import Resuming
 from .sessions import Session, Tally
@@ -52,6 +53,7 @@ class Part:
     number: int
     run: Run = field(init=False)
     journal: Journal = field(init=False)
+    saved: Saved | None = None  # what the journal had, until the run has it
     open: bool = False
     done: bool = False  # whether it has made all its batches
     waits: str = ""  # what its next batch lacks

@@ -30,6 +30,7 @@ from headrace_proto.messages import (
     Retarget,
     Snapshot,
     Stats,
+    Version,
 )
 
 from ..pipeline.declaration import Plain
@@ -109,6 +110,7 @@ class Switchboard:
             Retarget: self._retarget,
             Resize: self._resize,
             Drain: self._drain,
+            Version: self._set_version,
             Stats: self._stats,
         }
         self.reception = Reception(self)
@@ -371,6 +373,13 @@ class Switchboard:
     def _resize(self, session: Session, message: Resize, frames: object) -> None:
         """Change the batch sizes for a trainer."""
         self._change(session, message.request, ("batch_size", list(message.sizes)))
+
+    def _set_version(self, session: Session, message: Version, frames: object) -> None:
+        """Note the version of the policy that trains."""
+        for part in session.feed.partitions.values():
+            if part.open:
+                part.run.set_version(message.version)
+        self.outbox.answer_request(Answered(session.number, message.request))
 
     def _change(self, session: Session, request: int, what: tuple[str, Plain]) -> None:
         """Change the batches of all partitions; answer with the first changed batch of each."""

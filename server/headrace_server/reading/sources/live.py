@@ -9,8 +9,8 @@ The server keeps logs, so only a feed that is served reads one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from headrace_proto.log_messages import entries_of
 from headrace_proto.schema import Field
 
 from ...pipeline.declaration import Plain
-from ..chunk import Chunk
+from ..chunk import ORDINAL_BITS, Chunk
 from ..columns import Column, Strings, column_of
-from ..source import LogFeed, Opening, Source, StreamSource
+from ..source import GrowingFeed, LogFeed, Opening, Source, StreamSource
 
 _Parts = dict[str, tuple[list[int], list[np.ndarray], list[memoryview]]]
 
@@ -51,7 +51,7 @@ class LogReader(StreamSource):
     def __init__(
         self, name: str, fields: Mapping[str, Field], streams: int, log: Mapping[int, LogFeed]
     ) -> None:
-        self.fields, self.streams, self._name, self._log = fields, streams, name, log
+        self.fields, self.streams, self.name, self._log = fields, streams, name, log
         self._of_steps = {key: one for key, one in fields.items() if one.ragged_dims}
         self._of_context = {key: one for key, one in fields.items() if key not in self._of_steps}
 
@@ -73,20 +73,64 @@ class LogReader(StreamSource):
             name: _column(field, *parts[name], len(found)) for name, field in self.fields.items()
         }
         ordinals = np.array([one.position for one in found], np.int64)
-        where = f"log {self._name!r}, partition {stream}"
+        where = f"log {self.name!r}, partition {stream}"
         return Chunk.of(columns, ordinals, where), None if after is None else after.to_bytes(8)
 
     def release(self, stream: int, position: bytes) -> None:
         self._log[stream].release(int.from_bytes(position))
 
+    def growing(self, stream: int) -> GrowingFeed:
+        """Return a partition of which sequences are cut before they end."""
+        return cast(GrowingFeed, self._log[stream])
+
+    def cut(self, stream: int, ranges: Sequence[tuple[int, int, int]]) -> tuple[Chunk, list[bytes]]:
+        """Return some steps of sequences as a chunk, [first, after) of each, and the keys."""
+        feed, keys = self.growing(stream), list[bytes]()
+        parts: _Parts = {name: ([], [], []) for name in self.fields}
+        for of, first, after in ranges:
+            key, context, records = feed.steps(of, first, after)
+            keys.append(key)
+            _enter(parts, {}, self._of_context, context)
+            for record in records:
+                within = first - record.first, after - record.first
+                _enter(parts, {}, self._of_steps, record.columns, within)
+            for name in self._of_steps:
+                parts[name][0].append(after - first)
+        columns = {
+            name: _column(field, *parts[name], len(ranges)) for name, field in self.fields.items()
+        }
+        ordinals = self.ordinals(stream, [of for of, _, _ in ranges])
+        return Chunk.of(columns, ordinals, f"log {self.name!r}, partition {stream}"), keys
+
+    def ordinals(self, stream: int, of: Sequence[int]) -> np.ndarray:
+        """Return the ordinals of sequences whose segments are cut: positions of their openings."""
+        return np.array(of, np.int64) | stream << ORDINAL_BITS
+
 
 def _enter(
-    parts: _Parts, entries: dict[str, int], fields: Mapping[str, Field], data: memoryview
+    parts: _Parts,
+    entries: dict[str, int],
+    fields: Mapping[str, Field],
+    data: memoryview,
+    within: tuple[int, int] | None = None,
 ) -> None:
-    """Add the bytes of columns to those of earlier examples, and their steps to ``entries``."""
+    """Add the bytes of columns to those of earlier examples, and their steps to ``entries``.
+
+    ``within``: only these of the steps.
+    """
     for name, (count, lengths, values) in zip(fields, entries_of(fields, data), strict=True):
         if name in entries:
             entries[name] += count
+        if within is not None:
+            first, after = max(within[0], 0), min(within[1], count)
+            if len(lengths):
+                each = len(lengths) // count
+                before = int(lengths[: first * each].sum(dtype=np.int64))
+                lengths = lengths[first * each : after * each]
+                values = values[before : before + int(lengths.sum(dtype=np.int64))]
+            else:
+                width = len(values) // max(1, count)
+                values = values[first * width : after * width]
         parts[name][1].append(lengths)
         parts[name][2].append(values)
 

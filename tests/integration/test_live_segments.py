@@ -1,0 +1,319 @@
+"""Segments of a log that leave before their sequences have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.chaos.proxy import proxy_of
+from tests.examples import some
+from tests.patience import PATIENCE_S
+
+from .processes import HERE, Process
+from .serving import connect, kill_worker
+from .test_live import live, produce, segments
+
+
+class Judge:
+    """What trainers have committed: each step once, in order, and from the state before it.
+
+    Step t of a sequence has the value t, and the state is the sum of the steps before.
+    """
+
+    def __init__(self, stride: int = 3, left: int = 0) -> None:
+        self.stride, self.left = stride, left
+        self.next: dict[str, int] = defaultdict(int)  # by key, the first step that is not trained
+        self.ended: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def train(self, batch: Any) -> None:
+        """Check the rows of a batch, and save their states."""
+        saved = batch.state("sum").copy()
+        with self._lock:
+            for row in np.flatnonzero(batch.valid).tolist():
+                key, length = batch.context["key"][row].decode(), int(batch.length[row])
+                first = int(batch.sequence[row]) * self.stride
+                own = batch.sequences["x"][row][self.left :][:length].tolist()
+                assert own == [float(t) for t in range(first, first + length)], (key, first, own)
+                before = batch.sequences["x"][row][: self.left].tolist()
+                assert before == [float(max(0, t)) for t in range(first - self.left, first)]
+                assert saved[row] == sum(range(first)), (key, first, saved[row])
+                steps = length if batch.last[row] else min(length, self.stride)
+                saved[row] += sum(range(first, first + steps))
+        batch.save_state("sum", saved)
+        with self._lock:
+            for row in np.flatnonzero(batch.valid).tolist():
+                key, length = batch.context["key"][row].decode(), int(batch.length[row])
+                first = int(batch.sequence[row]) * self.stride
+                covered = self.next[key]
+                assert first <= covered < first + length or not first, (key, first, covered)
+                assert self.ended.get(key) is None, f"{key} has ended"
+                self.next[key] = first + length
+                if batch.last[row]:
+                    self.ended[key] = first + length
+
+    def check(self, durable: dict[str, int]) -> None:
+        """Each step that was acknowledged is trained, of sequences that have ended."""
+        assert {key: self.next[key] for key in durable} == durable
+
+
+def grow(sequence: Any, upto: int) -> None:
+    while sequence.steps < upto:
+        sequence.append({"x": float(sequence.steps)})
+
+
+def test_a_segment_leaves_once_its_steps_are_there():
+    with hs.run(segments(live(), batch_size=1)) as server, produce(server) as out:
+        judge, sequence = Judge(), out.open("a", {"key": "a"}, version=4)
+        with connect(server) as feed:
+            for upto in (3, 6, 9):
+                grow(sequence, upto)
+                batch = next(feed)
+                assert batch.length.tolist() == [3] and batch.last.tolist() == [False]
+                assert batch.version.tolist() == [4] and batch.stale.tolist() == [False]
+                assert 0 <= batch.age[0] < PATIENCE_S
+                judge.train(batch)
+            grow(sequence, 10)
+            sequence.end()
+            batch = next(feed)
+            assert batch.length.tolist() == [1] and batch.last.tolist() == [True]
+            judge.train(batch)
+            out.close_log()
+            assert list(feed) == []
+    judge.check({"a": 10})
+
+
+def test_a_sequence_that_ends_where_a_segment_ended_has_no_further_one():
+    with hs.run(segments(live(), batch_size=1)) as server, produce(server) as out:
+        with connect(server) as feed:
+            sequence = out.open("a", {"key": "a"})
+            grow(sequence, 3)
+            batch = next(feed)
+            sequence.end()
+            out.close_log()
+            assert batch.last.tolist() == [False]
+            batch.save_state("sum", batch.state("sum"))
+            assert list(feed) == []
+
+
+@pytest.mark.parametrize("options", [{"exact_last": True}, {"right": 1}])
+def test_a_last_segment_is_known_where_one_step_more_is_waited_for(options: dict[str, Any]):
+    with hs.run(segments(live(), batch_size=1, **options)) as server, produce(server) as out:
+        with connect(server) as feed:
+            sequence = out.open("a", {"key": "a"})
+            grow(sequence, 6)
+            lasts = []
+            for _ in range(2):
+                batch = next(feed)
+                lasts += batch.last.tolist()
+                batch.save_state("sum", batch.state("sum"))
+                if len(lasts) == 1:
+                    sequence.end()
+    assert lasts == [False, True]
+
+
+def test_the_lane_of_a_sequence_that_rests_goes_to_another_and_it_comes_back_with_its_state():
+    pipeline = segments(live(), order="lanes")
+    with hs.run(pipeline) as server, produce(server) as out, connect(server) as feed:
+        judge, open_ = Judge(), {key: out.open(key, {"key": key}) for key in "abc"}
+        keys = []
+        for pairs in ("ab", "bc", "ac", "ab"):
+            for key in pairs:
+                grow(open_[key], open_[key].steps + 3)
+            batch = next(feed)
+            keys.append(sorted(batch.context["key"].tolist()))
+            judge.train(batch)
+        assert keys == [[b"a", b"b"], [b"b", b"c"], [b"a", b"c"], [b"a", b"b"]]
+
+
+def test_an_idle_sequence_holds_no_place_of_the_capacity():
+    pipeline = segments(live(), batch_size=1, capacity=1)
+    with hs.run(pipeline) as server, produce(server) as out, connect(server) as feed:
+        judge = Judge()
+        for number in range(5):
+            grow(out.open(f"idle-{number}", {"key": f"idle-{number}"}), 2)
+        sequence = out.open("a", {"key": "a"})
+        for upto in (3, 6):
+            grow(sequence, upto)
+            judge.train(next(feed))
+        log = server.stats()["default"]["log"]
+        assert log["open"] == 6
+
+
+def test_an_aborted_sequence_ends_where_trainers_have_it():
+    with hs.run(segments(live(), batch_size=1)) as server, produce(server) as out:
+        with connect(server) as feed:
+            sequence = out.open("a", {"key": "a"})
+            grow(sequence, 9)
+            batch = next(feed)
+            sequence.abort()
+            out.append({"x": [0.0], "key": "b"})
+            out.close_log()
+            batch.save_state("sum", batch.state("sum"))
+            rest = [b.context["key"].tolist() for b in map(saved, feed)]
+        # the log is applied only as far as a batch needs it
+        assert rest == [[b"a"], [b"a"], [b"b"]] or rest == [[b"b"]]
+
+
+def saved(batch: Any) -> Any:
+    batch.save_state("sum", batch.state("sum"))
+    return batch
+
+
+def test_a_drained_feed_trains_what_it_has_read():
+    with hs.run(segments(live(), batch_size=1)) as server, produce(server) as out:
+        with connect(server) as feed:
+            sequence = out.open("a", {"key": "a"})
+            grow(sequence, 4)
+            out.flush()
+            saved(next(feed))
+            feed.drain()
+            rest = [b.length.tolist() for b in map(saved, feed)]
+    assert rest in ([], [[1]])
+
+
+DRAWN = {
+    "arrival": {},
+    "lanes": {"order": "lanes"},
+    "context": {"left": 2, "right": 1, "stride": 2},
+    "lanes with context": {"left": 2, "order": "lanes", "stride": 2},
+}
+
+
+@pytest.mark.parametrize("seed", range(some(8)))
+def test_each_step_is_trained_once_in_order_whoever_dies(seed: int, tmp_path: Path):
+    """Options, ranks, trainers, partitions and workers are drawn; workers and producers die."""
+    chance = random.Random(seed)
+    options = DRAWN[[*DRAWN][seed % len(DRAWN)]]
+    world, workers = chance.choice([0, 0, 2]), chance.choice([1, 2])
+    judge = Judge(options.get("stride", 3), options.get("left", 0))
+    durable: dict[str, int] = {}
+    lives = [0] * workers
+    pipeline = segments(live(), batch_size=chance.choice([1, 2]), **options)
+
+    def train(server: hs.Server, rank: int) -> None:
+        given = {"rank": rank, "world_size": world, "run": 1} if world else {}
+        with connect(server, **given) as feed:
+            for batch in feed:
+                judge.train(batch)
+
+    state = tmp_path if chance.random() < 0.5 else None
+    with (
+        hs.run(pipeline, workers=workers, partitions=workers, state_dir=state) as server,
+        contextlib.closing(proxy_of(server.address)) as proxy,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        trainers = [pool.submit(train, server, rank) for rank in range(world or 1)]
+        out = headrace.produce(proxy.address, log="episodes", name="actor", timeout=PATIENCE_S)
+        script = str(HERE / "producer.py")
+        with Process(script, server.address, "other") as other, out:
+            open_: dict[str, Any] = {}
+            for number in range(60):
+                if len(open_) < 6:
+                    open_[f"{number}"] = out.open(f"{number}", {"key": f"{number}"})
+                for key in chance.sample(sorted(open_), min(3, len(open_))):
+                    sequence = open_[key]
+                    grow(sequence, sequence.steps + chance.randrange(4))
+                    if sequence.steps > chance.randrange(30):
+                        durable[key] = sequence.steps
+                        open_.pop(key).end()
+                if number % 20 == 10:
+                    worker = chance.randrange(workers)
+                    kill_worker(server, worker, lives[worker])
+                    lives[worker] += 1
+                    proxy.cut()
+                if number == 30:
+                    other.wait_for("durable")
+                    os.kill(other.pid, signal.SIGKILL)
+            for key, sequence in open_.items():
+                durable[key] = sequence.steps
+                sequence.end()
+            out.flush()
+            out.close_log()
+        for trainer in trainers:
+            trainer.result(PATIENCE_S)
+    if world:  # the last rounds may be incomplete
+        assert sum(judge.next.values()) > 0
+        assert all(judge.next[key] <= steps for key, steps in durable.items())
+    else:
+        durable = {key: steps for key, steps in durable.items() if steps}
+        judge.check(durable)
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "lanes"}, {"order": "lanes", "pack": True}])
+def test_a_feed_that_goes_back_to_a_snapshot_gets_the_same_batches(
+    options: dict[str, Any], tmp_path: Path
+):
+    def trained(feed: Any, most: int) -> list[Any]:
+        found = []
+        for _, batch in zip(range(most), feed, strict=False):
+            found.append((batch.original_key.tolist(), batch.sequences["x"].tolist()))
+            saved(batch)
+        return found
+
+    pipeline = segments(live(), **options)
+    with hs.run(pipeline, state_dir=tmp_path) as server, produce(server) as out:
+        open_ = {key: out.open(key, {"key": key}) for key in "abcde"}
+        for upto in range(1, 20):
+            for n, key in enumerate(open_):
+                if (upto + n) % 3:
+                    grow(open_[key], upto)
+        out.flush()
+        with connect(server) as feed:
+            trained(feed, 4)
+            token = feed.snapshot()
+            after = trained(feed, 5)
+        for sequence in open_.values():
+            grow(sequence, 25)
+            sequence.end()
+        out.close_log()
+        with connect(server, resume=token) as feed:
+            again = trained(feed, 1000)
+    assert again[: len(after)] == after and len(after) == 5
+
+
+def test_segments_of_an_old_policy_are_left_out_and_what_follows_begins_anew():
+    pipeline = segments(live(), batch_size=1, max_staleness=1)
+    with hs.run(pipeline) as server, produce(server) as out, connect(server, prefetch=0) as feed:
+        sequence = out.open("a", {"key": "a"}, version=1)
+        grow(sequence, 6)
+        batch = saved(next(feed))
+        assert batch.sequence.tolist() == [0]
+        feed.set_version(3)
+        feed.set_version(2)  # no smaller one
+        sequence.version = 2
+        grow(sequence, 9)
+        out.close_log()
+        batch = next(feed)
+        assert (batch.sequence.tolist(), batch.version.tolist()) == ([2], [2])
+        assert batch.state("sum").tolist() == [0.0]
+        saved(batch)
+        assert list(feed) == []
+        assert server.stats()["default"]["dropped"] == {"stale": 1}
+
+
+def test_segments_of_an_old_policy_are_marked_where_that_is_asked_for():
+    pipeline = segments(live(), batch_size=1, max_staleness=1, stale="mark")
+    with hs.run(pipeline) as server, produce(server) as out, connect(server, prefetch=0) as feed:
+        grow(out.open("a", {"key": "a"}, version=1), 6)
+        assert saved(next(feed)).stale.tolist() == [False]
+        feed.set_version(3)
+        assert saved(next(feed)).stale.tolist() == [True]
+
+
+def test_a_feed_without_growing_sequences_has_no_versions():
+    with hs.run(live().batch(1, dynamic_pad=True)) as server, connect(server) as feed:
+        with pytest.raises(ValueError, match="cuts no sequences of a log before they end"):
+            feed.set_version(1)
