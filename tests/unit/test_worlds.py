@@ -1,5 +1,7 @@
 """Desks with trainers, and logs with producers, keep the laws of their worlds, which find bugs.
 
+The feeds of the last kind train sequences that still grow.
+
 ``make world WORLDS=100000`` runs more worlds of desks.
 """
 
@@ -7,16 +9,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.world import bugs, log_bugs, logs, worlds
+from tests.world import bugs, live_bugs, live_feed, log_bugs, logs, worlds
 
-CHECKS = {"desk": worlds.check, "log": logs.check}
-BUGS = {"desk": bugs, "log": log_bugs}
-_WORLDS = {"desk": 120, "log": 80}
+CHECKS = {"desk": worlds.check, "log": logs.check, "live": live_feed.check_live}
+BUGS = {"desk": bugs, "log": log_bugs, "live": live_bugs}
+_WORLDS = {"desk": 120, "log": 80, "live": 50}
 _PART = 10
 #: Each of these broke a law once, and no other test has what it needs.
 _FOUND = {
     "desk": (252, 107793, 7000176, 20003616, 20003767, 20021683),
     "log": (547, 1094, 1123, 5071, 5171),
+    "live": (59, 83, 84, 138, 240, 335),
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -388,7 +389,7 @@ class Owner:
         self.producers: dict[int, tuple[Client, Wire]] = {}
         self.log = Log(self.disk, world.options, WIDTHS, world.now)
         self.check_restored()
-        self.feeds = [Feed(self, f"feed {n}") for n in range(world.config.feeds)]
+        self.feeds = [world.feed(self, f"feed {n}") for n in range(world.config.feeds)]
         for name, hold in world.holds.items():
             self.log.ledger.attach(name, *hold, reads=False)
         self.log.begin()
@@ -680,8 +681,11 @@ class Producer:
 
 
 class World:
-    def __init__(self, seed: int, config: Config) -> None:
-        self.random, self.config = Random(seed), config
+    def __init__(self, seed: int, config: Config, feed: Callable[[Owner, str], Any] = Feed) -> None:
+        """``feed`` makes a feed at an owner."""
+        self.seed, self.random, self.config, self.feed = seed, Random(seed), config, feed
+        self.trainers: dict[str, Any] = {}  # of feeds that have some, by name
+        self.states: dict[tuple[str, int], int] = {}  # (feed, sequence) → its state, durably
         self.now, self.order, self.wires, self.over = 0.0, 0, 0, False
         self.events: list[Any] = []
         self.counts: Counter[str] = Counter()
@@ -783,6 +787,7 @@ class World:
             return
         self.copies = {name: list(journal) for name, journal in self.journals.items()}
         self.trained_then, self.opened_then = dict(self.trained), set(self.opened)
+        self.states_then = dict(self.states)
         for name in list(self.holds):
             self.owner.log.ledger.detach(name)
         self.holds.clear()
@@ -799,6 +804,7 @@ class World:
             self.journals = {name: list(journal) for name, journal in self.copies.items()}
             self.since = {name[5:]: since for name, (_, _, since) in self.holds.items()}
             self.trained, self.opened = dict(self.trained_then), set(self.opened_then)
+            self.states = dict(self.states_then)
             self.revive()
 
     # Life
@@ -943,5 +949,5 @@ def config_of(seed: int) -> Config:
     return config
 
 
-def check(seed: int) -> World:
-    return World(seed, config_of(seed)).run()
+def check(seed: int, feed: Callable[[Owner, str], Any] = Feed) -> World:
+    return World(seed, config_of(seed), feed).run()
