@@ -7,7 +7,8 @@
 A file has blocks of 64 KiB.  Blocks that are near each other come by one request of at most 1 MiB,
 and a request that fails is made again.  Callers say early which ranges they will read, so
 a read mostly finds its blocks.  All sources of a process share the blocks that were used last,
-``remote_cache_bytes`` in all; the requests under way and the rows at hand are beside that.
+``remote_cache_bytes`` in all, and what ``shuffle(blocks=)`` mixes; the requests under way and the
+rows at hand are beside that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import io
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -183,6 +185,17 @@ _cache = _Cache()
 def keep_at_most(size: int) -> None:
     """Set the bound of the bytes that this process keeps."""
     _cache.most_bytes = size
+
+
+def keep_more(reader: object, size: int) -> None:
+    """Keep so many more bytes, while a reader is there that uses them in turn."""
+    cache = _cache
+
+    def change(by: int) -> None:
+        cache.most_bytes += by
+
+    change(size)
+    weakref.finalize(reader, change, -size)
 
 
 def _numbers(start: int, stop: int) -> range:

@@ -44,6 +44,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
+from ..files.ranges import keep_more
 from ..pipeline.declaration import Plain, ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
@@ -123,6 +124,8 @@ class NumberedShare(_Share):
             self._blocks = BlockOrder(starts, self._n, order.blocks, order.seed, *own)
             self.share, self.holds = self._blocks.rows, f"{len(starts)} blocks"
             self._reader.hold(self._blocks.mixed)
+            if self._reader.far:  # else a block is dropped before it is used up, and fetched again
+                keep_more(self, self._blocks.mixed * order.block_bytes + _AHEAD_BYTES)
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
         # An epoch, and the stretch of it that is expected; or the place of the next block.
         self._ahead = 0, 0, 0

@@ -347,6 +347,24 @@ def test_each_block_is_fetched_once_in_an_epoch(store, write):
     assert sent <= 0.55 * size
 
 
+def test_blocks_that_are_mixed_are_kept_beside_what_is_read_otherwise(store, monkeypatch):
+    """Each is fetched once, though hardly anything is to be kept; afterwards that holds again."""
+    monkeypatch.setattr(ranges._cache, "most_bytes", BLOCK)
+    tfrecord(store.directory / "tfrecord")
+    features = {"n": FEATURES["n"], "x": FEATURES["x"]}
+    source = opened("tfrecord", f"{store.url}/tfrecord", features=features)
+    order = ReadingOrder(seed=1, blocks=2, block_bytes=10 * EACH)
+    share, before, found = partition_reader(source, order, 0, 1), store.sent["tfrecord"], []
+    position: Any = 0
+    while position is not None:
+        chunk, position = share.read(0, position, 3)
+        found += chunk.columns["n"].tolist()
+    assert sorted(found) == [*range(ROWS)]
+    assert store.sent["tfrecord"] - before <= 1.05 * ROWS * EACH + 2 * BLOCK
+    del share
+    assert ranges._cache.most_bytes == BLOCK
+
+
 def test_joined_sources_are_read_ahead_together(store, monkeypatch):
     """Blocks that are expected are requested once, and those of all sources are about as many as
     one source may expect."""
