@@ -108,8 +108,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "what a lagging feed reads again counts as open": (
         sequences,
-        "self.settle(row, standing.state)",
-        "self.settle(row, standing.state & ~RECALLED)",
+        "if self.state[row] == Close.GOING:",
+        "if self.state[row] & ~RECALLED == Close.GOING:",
     ),
     "a table begins while extents are carried": (
         ledger,

@@ -926,8 +926,8 @@ def config_of(seed: int) -> Config:
         sequences=random.choice([3, 8, 20]), delay=random.choice([0.001, 0.02, 0.1]),
         horizon=random.choice([10.0, 30.0]), idle_timeout=random.choice([400.0, 400.0, 4.0]),
         max_open=random.choice([100, 100, 2, 5]), max_backlog=random.choice([NEVER, NEVER, 6000]),
-        window=random.choice([8000, 700]), file_bytes=random.choice([2000, 4000]),
-        retain=random.choice([0, 0, 5000]), piece=random.choice([1, 5, 10]),
+        window=random.choice([8000, 700]), file_bytes=random.choice([3000, 5000]),
+        retain=random.choice([0, 0, 5000]), piece=random.choice([1, 3, 5]),
         sync=random.choice([0.01, 0.01, 0.5]), slow=random.choice([0, 0, 0.3]),
         lag=random.choice([0.02, 0.02, 0.5]), left=random.choice([0, 0, 2]),
         rest=random.random() < 0.3, faults=faults,
@@ -943,7 +943,7 @@ def config_of(seed: int) -> Config:
         config.slow, config.sequences, config.idle_timeout = 0.3, 20, 400.0
         config.faults = {"owner": 0.3, "producer": 0.3, "cut": 0.2}
     if seed % 4 == 3:  # a slow disk, small files, sequences that are carried on, feeds that lag
-        config.sequences, config.file_bytes, config.retain, config.sync = 20, 2000, 0, 0.6
+        config.sequences, config.file_bytes, config.retain, config.sync = 20, 3000, 0, 0.6
         config.lag, config.feeds, config.idle_timeout = random.choice([0.1, 1.0]), 2, 400.0
         config.faults = {"owner": 0.3, "snapshot": 0.1, "resume": 0.05}
     return config

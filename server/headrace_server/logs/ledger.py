@@ -516,10 +516,11 @@ class Ledger:
         view = self.views[name] = View(
             seen, since, required, seen if reads else NEVER, pending=dict(floors)
         )
-        for row, of in enumerate(self.sequences.id):
-            floor = _DONE if of <= seen else _UNREAD
-            here = self.sequences.row.get(of) == row
-            view.floors.append(view.pending.pop(of, floor) if here else floor)
+        s = self.sequences
+        begun = np.asarray(s.id) <= seen
+        view.floors.frombytes(np.where(begun, _DONE, _UNREAD).tobytes())
+        for of in [of for of in view.pending if of in s.row]:
+            view.floors[s.row[of]] = view.pending.pop(of)
         if self._complete:
             self._miss(view)
 
@@ -564,7 +565,10 @@ class Ledger:
         self._complete = True
         for view in self.views.values():
             self._miss(view)
-        for row in list(self.sequences.row.values()):
+        least = np.full(len(self.sequences.id), 0 if not self.views else NEVER)
+        for view in self.views.values():
+            np.minimum(least, np.asarray(view.floors), out=least)
+        for row in self.sequences.due(least):
             self._sweep(row)
 
     def _miss(self, view: View) -> None:
@@ -695,15 +699,16 @@ class Ledger:
             for p in self._producers.values()
         ]
         yield msgpack.packb((producers, self.files, self._next_marks, self.closed))
-        s, piece, size = self.sequences, list[Standing](), 0
+        s, rows, chains, size = self.sequences, list[int](), list[list[int]](), 0
         for of in list(s.row):
             if (row := s.row.get(of, -1)) >= 0:
-                piece.append(s.standing(row))
-                size += 1 + len(piece[-1].extents)
+                rows.append(row)
+                chains.append([*s.chain(row)])
+                size += 1 + len(chains[-1])
                 if size >= self.options.piece:
-                    yield msgpack.packb(piece)
-                    piece, size = [], 0
-        yield msgpack.packb(piece)
+                    yield msgpack.packb(s.packed(rows, chains))
+                    rows, chains, size = [], [], 0
+        yield msgpack.packb(s.packed(rows, chains))
 
     def _enter(self, first: int, data: memoryview, there: Callable[[int], bool]) -> None:
         """Enter a piece of the table, which replaces what is known of its sequences."""
@@ -714,11 +719,11 @@ class Ledger:
                 self._producers[values[0]] = self._names[values[1]] = _Producer(*values)
             self.files |= {file: tuple(book) for file, book in files.items() if there(file)}
             return
-        for values in found:
-            q = Standing._make(values)
-            if q.of in self.sequences.row:
-                self.sequences.drop(self.sequences.row[q.of])
-            self.sequences.enter(self._begin(q.of, q.key, q.owner), q)
+        s, (keys, columns) = self.sequences, found
+        for of in np.frombuffer(columns[1], np.int64).tolist():
+            if of in s.row:
+                s.drop(s.row[of])
+        s.enter(keys, columns)
 
     # Room
 

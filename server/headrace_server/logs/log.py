@@ -134,11 +134,12 @@ class Log:
                 if file < 0:  # a loss of power took all that is left
                     yield None
                     continue
-            *_, nbytes, _, _ = GROUP.unpack_from(self._files.read(file, place, GROUP.size))
-            data = self._files.read(file, place, nbytes)
-            for entry in entries(file, place, data):
-                if entry.position > view.read:
-                    yield entry
+            head = self._files.read(file, place, GROUP.size)
+            first, _, count, nbytes, _, _ = GROUP.unpack_from(head)
+            if first + count > position:
+                for entry in entries(file, place, self._files.read(file, place, nbytes)):
+                    if entry.position > view.read:
+                        yield entry
             place += record_bytes(nbytes)
 
     def pieces(self, of: int, column: int, first: int, after: int) -> Iterator[memoryview]:

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from .records import NEVER, Close
 from .words import FREE, RECALLED, Extent, Standing
@@ -129,10 +132,46 @@ class Sequences:
         values = [column[row] for column in self._sequences.columns[:6]]
         return Standing._make((*values, self.keys[row], extents))
 
-    def enter(self, row: int, standing: Standing) -> None:
-        """Give a new sequence the values of one that a table has."""
-        for extent in standing.extents:
-            self.add(row, Extent._make(extent))
-        for column, value in zip(self._sequences.columns[2:5], standing[2:5], strict=True):
-            column[row] = value
-        self.settle(row, standing.state)
+    def packed(self, rows: list[int], chains: list[list[int]]) -> tuple[list[bytes], list[bytes]]:
+        """Return the keys of sequences, and the columns of all, with these extents of each."""
+        counts, extents = list(map(len, chains)), list(chain.from_iterable(chains))
+        columns = [np.asarray(column)[rows] for column in self._sequences.columns[:6]]
+        columns += [np.asarray(column)[extents] for column in self._extents.columns[:8]]
+        found = [np.array(counts, np.uint32), *columns]
+        return [self.keys[row] for row in rows], [column.tobytes() for column in found]
+
+    def enter(self, keys: list[bytes], columns: list[bytes]) -> None:
+        """Add new sequences, as they were packed."""
+        first, begin = len(self.id), len(self.upto)
+        counts = np.frombuffer(columns[0], np.uint32).astype(np.int32)
+        into = self._sequences.columns[:6] + self._extents.columns[:8]
+        for column, data in zip(into, columns[1:], strict=True):
+            column.frombytes(data)
+        ends = begin + np.cumsum(counts, dtype=np.int32)
+        self._head.frombytes(np.where(counts, ends - counts, -1).astype(np.int32).tobytes())
+        self._tail.frombytes(np.where(counts, ends - 1, -1).astype(np.int32).tobytes())
+        following = np.arange(begin + 1, len(self.upto) + 1, dtype=np.int32)
+        following[ends[counts > 0] - begin - 1] = -1
+        self._next.frombytes(following.tobytes())
+        rows = np.arange(first, len(self.id), dtype=np.int32)
+        self.of.frombytes(np.repeat(rows, counts).tobytes())
+        self.keys += keys
+        for row, (of, key) in enumerate(zip(self.id[first:], keys, strict=True), first):
+            self.row[of] = row
+            if self.state[row] == Close.GOING:
+                self.open[key] = row
+        files, sizes = np.asarray(self.file)[begin:], np.asarray(self.nbytes)[begin:]
+        for file in np.unique(files).tolist():
+            self._count(file, int(sizes[files == file].sum(dtype=np.int64)))
+
+    def due(self, floors: np.ndarray) -> list[int]:
+        """Return the rows that have ended, or have steps before their floor."""
+        head = np.asarray(self._head)
+        if not len(self.upto):
+            return list(self.row.values())
+        context = (head >= 0) & (np.asarray(self.upto)[head] == 0)
+        head = np.where(context, np.asarray(self._next)[head], head)
+        past = (head >= 0) & (np.asarray(self.upto)[head] <= floors)
+        state = np.asarray(self.state)
+        rows: list[int] = np.flatnonzero((past | (state != Close.GOING)) & (state != FREE)).tolist()
+        return rows
