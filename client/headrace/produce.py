@@ -260,11 +260,19 @@ class OpenSequence:
         return self._put(wire.STEPS, 1, body, timeout)
 
     def extend(self, columns: Mapping[str, Any], *, timeout: float | None = None) -> int:
-        """Append many steps, as columns; return the number of the first one."""
+        """Append many steps, as columns; return the number of the first one.
+
+        More than 4 MB go as several items.  If a wait for one fails, ``steps`` shows which went.
+        """
         body, entries = _packed(self._lane.of_steps, columns)
         if len({*entries}) != 1:
             raise DataError(f"the columns have {entries} steps: give as many in each")
-        return self._put(wire.STEPS, entries[0], body, timeout) if entries[0] else self.steps
+        first, half = self.steps, entries[0] // 2
+        if len(body) > _MOST_BYTES and half:
+            for part in (slice(half), slice(half, None)):
+                self.extend({name: of[part] for name, of in columns.items()}, timeout=timeout)
+            return first
+        return self._put(wire.STEPS, entries[0], body, timeout) if entries[0] else first
 
     def end(self, *, timeout: float | None = None) -> None:
         """End the sequence: no step follows."""
@@ -419,7 +427,10 @@ class Producer:
         self._check_usable()
         item = one.item._replace(key_bytes=len(one.key), nbytes=len(one.body))
         if item.nbytes > wire.MAX_ITEM_BYTES:
-            raise DataError(f"an item of {item.nbytes} bytes: at most {wire.MAX_ITEM_BYTES} can be")
+            raise DataError(
+                f"a step, context or whole example of {item.nbytes} bytes: at most "
+                f"{wire.MAX_ITEM_BYTES} can be.  Open a sequence for a large example, and extend it"
+            )
         most = _MOST_BYTES - item.cost
         self._wait(lane, lambda of: not of.items or of.nbytes <= most, "credit", timeout)
         lane.last += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli.keygen import make_pair
+from headrace_server.files.journal_file import MARK_AT
 from headrace_server.net.keyring import PRODUCERS
 from tests.chaos.proxy import proxy_of
 from tests.children import children_of
@@ -336,6 +338,37 @@ def test_a_feed_that_goes_back_to_a_snapshot_gets_the_same_batches_again(tmp_pat
             again = [numbers(batch) for batch in feed]
     assert before == [[0, 1], [2, 3]] and after == [[4, 5], [6, 7], [8, 9]]
     assert again == [[k, k + 1] for k in range(4, 14, 2)]
+
+
+def test_a_log_ends_in_order_and_keeps_what_snapshots_hold_without_the_views(tmp_path: Path):
+    partition = tmp_path / "logs" / "episodes" / "0"
+    with hs.run(batched(), state_dir=tmp_path) as server, produce(server) as out:
+        for number in range(4):
+            out.append({"x": [float(number)], "key": "a"})
+        out.flush()
+        with connect(server) as feed:
+            next(feed)
+            token = feed.snapshot()
+            next(feed)
+    assert (partition / "0000000001.log").read_bytes()[MARK_AT:].startswith(b"HRCLOSED")
+    (partition / "views.json").unlink()
+    (held,) = json.loads((partition / "holds.json").read_text())
+    assert held == f"snapshot default/{token['snapshot']}"
+    with hs.run(batched(), state_dir=tmp_path) as server, connect(server, resume=token) as feed:
+        assert numbers(next(feed)) == [2, 3]
+    assert held in json.loads((partition / "holds.json").read_text())
+
+
+def test_many_steps_are_sent_as_several_items(made: headrace.Producer):
+    sequence = made.open("many", {"key": "a"})
+    made.flush()
+    before, steps = made.stored, 3 << 20
+    assert sequence.extend({"x": np.zeros(steps, np.float32)}) == 0
+    made.flush()
+    assert made.stored == before + 4 and made.sequences["many"] == sequence.steps == steps
+    sequence.abort()
+    with pytest.raises(headrace.DataError, match="Open a sequence for a large example"):
+        made.append({"x": np.zeros(5 << 20, np.float32), "key": "a"})
 
 
 def test_feeds_read_one_log_each_at_its_own_pace(tmp_path: Path):

@@ -123,7 +123,7 @@ class JournalFile:
             raise NoRoom(f"a record would end at byte {end} of {self.size}")
         crc = 0
         for part in parts:
-            crc = crc32c.extend(crc, part)
+            crc = crc32c.extend(crc, np.asarray(part) if isinstance(part, memoryview) else part)
         head = _RECORD.pack(_MAGIC, self._number, place, nbytes, crc, self._last)
         crc = crc32c.value(head)
         whole = (head + _SUM.pack(crc)).ljust(HEAD, b"\0")
@@ -136,7 +136,7 @@ class JournalFile:
 
         It gets ``size`` bytes, or on a full disk what there is, if that is ``least`` or more.
         """
-        self._allocate(size, least)
+        self._allocate(size, least, durable)
         size = os.fstat(self._fd).st_size
         owner = self._owner.encode()
         head = _FILE.pack(_FILE_MAGIC, VERSION, self._number, size, self.at, owner)
@@ -156,7 +156,10 @@ class JournalFile:
         os.close(self._fd)
         self._fd, self.size, self._synced = fd, size, False
 
-    def _allocate(self, size: int, least: int) -> None:
+    def _allocate(self, size: int, least: int, durable: bool) -> None:
+        if not durable:  # nobody waits until its blocks are written
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(self._fd, 0, size)
         try:
             while (there := os.fstat(self._fd).st_size) < size:
                 _write_all(self._fd, there, [_ZEROS[: size - there]])

@@ -8,8 +8,9 @@
 A feed here reads sequences that have ended, and whole examples: it takes records in order until as
 many ends are there as it wants.  So memory does not grow with what lies in the files.
 
-``views.json`` has, for each feed and each snapshot, up to where it needs nothing.  It is written a
-moment later than that holds, so after a crash a feed reads a little more than it needs.  Each call
+``views.json`` has, for each feed, up to where it needs nothing.  It is written a second later than
+that holds, so after a crash a feed reads a little more than it needs.  ``holds.json`` has the same
+for each snapshot, and is on the disk before the snapshot is taken.  Each call
 takes the lock of its partition: feeds read in the thread that makes batches, and the porter takes
 items meanwhile.
 """
@@ -50,7 +51,9 @@ from ..watch.statuses import added
 _WINDOW = MAX_ITEM_BYTES + (1 << 20)
 #: Time after which the name of a silent producer without open sequences is forgotten.
 _FORGET_S = 7 * 86400.0
-_VIEWS, _LOG = "views.json", "log.json"
+_VIEWS, _HOLDS, _LOG = "views.json", "holds.json", "log.json"
+#: Time between two writes of the views of feeds.
+_SAVE_S = 1.0
 #: Bytes of a file of a log; in shared memory, where room is scarce.
 _FILE_BYTES = 64 << 20, 8 << 20
 #: A snapshot's name among the views.
@@ -78,8 +81,9 @@ class LiveLog:
         self.log = Log(files, allowed, (), time.monotonic())
         self.ledger = self.log.ledger
         self.readings: dict[str, Reading | Growing] = {}  # by feed
-        self._views_file = path / _VIEWS
-        self._saved: dict[str, Plain] = {}  # views, as in their file
+        self._path = path
+        self._saved: dict[str, dict[str, Plain]] = {}  # views by file, as they are there
+        self._save_at = 0.0
         #: Of snapshots of feeds that cut sequences before they end, the pending ones, too.
         self._pending: dict[str, Plain] = {}
 
@@ -94,17 +98,19 @@ class LiveLog:
         ``there``: whether a view is of a snapshot that is.  ``needs``: of feeds that cut sequences
         before they end, up to where their journals have applied the log, and what they need.
         """
-        # Without the file, as after a power cut, all that is there is read.
-        with contextlib.suppress(OSError, ValueError):
-            self._saved = dict(json.loads(self._views_file.read_text()))
+        for file in (_VIEWS, _HOLDS):  # without that of feeds all that is there is read
+            self._saved[file] = {}
+            with contextlib.suppress(OSError, ValueError):
+                self._saved[file] = dict(json.loads((self._path / file).read_text()))
+        saved = {**self._saved[_VIEWS], **self._saved[_HOLDS]}
         views: dict[str, int] = {}
         floors: dict[str, Mapping[int, int]] = {}
-        for name, saved in self._saved.items():
+        for name, view in saved.items():
             if there(name):
-                views[name] = saved
-                if isinstance(saved, list):
-                    self._pending[name] = saved
-                    views[name], floors[name] = saved[0], dict.fromkeys(saved[1], 0)
+                views[name] = view
+                if isinstance(view, list):
+                    self._pending[name] = view
+                    views[name], floors[name] = view[0], dict.fromkeys(view[1], 0)
         for feed in feeds:  # one that was taken back reads by another view
             name = f"{feed.name} {feed.generation}"
             if feed.declaration.live:
@@ -112,7 +118,7 @@ class LiveLog:
                 self.readings[feed.name] = Growing(self, feed.name, name)
                 continue
             of_snapshot = views.get(f"{_HOLD}{feed.name}/{feed.snapshot}", -1)
-            views[name] = seen = self._saved.get(name, of_snapshot)
+            views[name] = seen = saved.get(name, of_snapshot)
             self.readings[feed.name] = Reading(self, feed.name, name, seen)
         for name, seen in views.items():
             self.ledger.attach(name, seen, {}, reads=not name.startswith(_HOLD))
@@ -137,7 +143,7 @@ class LiveLog:
             for reading in self.readings.values():
                 if reading.waits and ledger.views[reading.view].read < ledger.durable:
                     reading.waits = False
-                    self._logs.wake(reading.feed, int(self._views_file.parent.name))
+                    self._logs.wake(reading.feed, int(self._path.name))
 
     def tick(self, now: float, there: Callable[[str], bool]) -> None:
         """Do what is due; hold nothing for snapshots that are not there any more."""
@@ -147,7 +153,9 @@ class LiveLog:
             for name in [one for one in ledger.views if one.startswith(_HOLD) and not there(one)]:
                 ledger.detach(name)
         self.flush()
-        self._save_views()
+        if now >= self._save_at:
+            self._save_at = now + _SAVE_S
+            self._save_views()
 
     def hold(self, feed: str, snapshot: str) -> None:
         """Keep what a feed needs now, for a snapshot of it."""
@@ -160,15 +168,26 @@ class LiveLog:
             else:
                 floors = self.ledger.pending(seen)
             self.ledger.attach(name, seen, floors, reads=False)
-            self._save_views(synced=True)  # else the next life would not hold it after a power cut
+            self._save_views()
 
-    def _save_views(self, synced: bool = False) -> None:
-        """Replace the file of the views.  One that is older only has a feed read more again."""
-        views = self.ledger.views
-        seen = {name: self._pending.get(name, view.seen) for name, view in views.items()}
-        if seen != self._saved:
-            write_whole(self._views_file, json.dumps(seen), synced=synced)
-            self._saved = seen
+    def _save_views(self) -> None:
+        """Replace the files of the views, where these have changed."""
+        for file, held in ((_VIEWS, False), (_HOLDS, True)):
+            views = self.ledger.views.items()
+            seen: dict[str, Plain] = {
+                name: self._pending.get(name, view.seen)
+                for name, view in views
+                if name.startswith(_HOLD) == held
+            }
+            if seen != self._saved[file]:
+                # The next life is to hold what snapshots need, after a power cut as well.
+                write_whole(self._path / file, json.dumps(seen), synced=held)
+                self._saved[file] = seen
+
+    def close(self) -> None:
+        with self.lock:
+            self.log.close()
+            self._save_views()
 
     def status(self, feed: str) -> dict[str, Plain]:
         """Return what people are shown of it, as a feed reads it."""
@@ -401,6 +420,11 @@ class LiveLogs:
     def tick(self, now: float) -> None:
         for log in self._logs.values():
             log.tick(now, self._is_there)
+
+    def close(self) -> None:
+        """Have all of it in the files: the process ends in order."""
+        for log in self._logs.values():
+            log.close()
 
     def _is_there(self, view: str) -> bool:
         """Return whether a view is of a snapshot that is there, or is being made."""

@@ -167,6 +167,7 @@ class Owner:
                     busy = True
                 logs.flush()
                 busy = self._send_out() or busy or (socket.stirred and socket.look())
+            logs.close()
         self._ended = True
 
     def _open(self) -> None:
