@@ -30,9 +30,10 @@ _DELAY_S = 0.02
 _HOSTS = itertools.count(random.SystemRandom().randrange(1, 1 << 15))
 
 
-def proxy_of(address: str) -> Proxy:
+def proxy_of(address: str, feed: str = "") -> Proxy:
     """Return a proxy before a server that runs, with its workers."""
-    return Proxy(*(int(way.rpartition(":")[2]) for way in (address, *workers_at(address))))
+    ways = address, *workers_at(address, feed=feed)
+    return Proxy(*(int(way.rpartition(":")[2]) for way in ways))
 
 
 class Proxy:

@@ -4,7 +4,7 @@
     {"event": "ended", …}                          it has pushed all, and left
 
 Step t of a sequence has the value t, and its context the key.  A sequence that this name has open
-goes on first.
+goes on first; each fourth one is a whole example.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ def main() -> None:
     parser.add_argument("--life", type=int, default=0)
     parser.add_argument("--sequences", type=int, default=10**9)
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--timeout", type=float, default=60.0)
     given = parser.parse_args()
-    out = headrace.produce(given.address, log="episodes", name=given.name, timeout=60)
-    durable: dict[str, int] = {}
+    out = headrace.produce(given.address, log="episodes", name=given.name, timeout=given.timeout)
+
+    def say_durable(key: str, steps: int) -> None:
+        print(json.dumps({"event": "durable", "steps": {key: steps}}), flush=True)
 
     def push(key: str) -> None:
         sequence = out.open(key, {"key": key})
@@ -32,17 +35,21 @@ def main() -> None:
             sequence.append({"x": float(sequence.steps)})
             if sequence.steps % 3 == 0:
                 out.flush()
-                durable[key] = sequence.steps
-                print(json.dumps({"event": "durable", "steps": durable}), flush=True)
+                say_durable(key, sequence.steps)
         sequence.end()
         out.flush()
-        durable[key] = given.steps
-        print(json.dumps({"event": "durable", "steps": durable}), flush=True)
+        say_durable(key, given.steps)
 
     for key in [*out.sequences]:
         push(key)
     for number in range(given.sequences):
-        push(f"{given.name}-{given.life}-{number}")
+        key = f"{given.name}-{given.life}-{number}"
+        if number % 4 < 3:
+            push(key)
+        else:
+            out.append({"x": list(range(given.steps)), "key": key})
+            out.flush()
+            say_durable(key, given.steps)
     out.close()
     print(json.dumps({"event": "ended"}), flush=True)
 

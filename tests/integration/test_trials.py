@@ -16,6 +16,7 @@ from tests.trials.frame import Result, Setup, run, table
 #: Trials by the part of their full size that takes some seconds.
 SHORT = {
     "faults": 0.1,
+    "live": 0.01,
     "connections": 0.0003,
     "soak": 0.01,
     "hostile": 0.05,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.scale import crowd, held, hosts
 
-from . import connections, endless, faults, hostile, messages, power, soak
+from . import connections, endless, faults, hostile, live, messages, power, soak
 from .frame import Report, Setup
 
 __all__ = ["EVERY", "Trial"]
@@ -30,6 +30,11 @@ EVERY = {
         "4 servers and 8 trainers on hosts of their own, 300 faults: nothing lost or twice",
         faults.shares,
         "15 min",
+    ),
+    "live": Trial(
+        "a log whose producers, workers and servers die: no durable step is lost or twice",
+        live.run,
+        "11 min",
     ),
     "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "8 min"),
     "soak": Trial("5 minutes at full speed: nothing grows", soak.run, "5 min"),
