@@ -386,6 +386,29 @@ def test_feeds_read_one_log_each_at_its_own_pace(tmp_path: Path):
         assert server.stats()["two"]["log"]["producers"] == 0
 
 
+def test_producers_reach_the_partitions_of_all_servers_that_share_a_feed():
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(hs.run(segments(live()), partitions=3, share=(index, 2)))
+            for index in range(2)
+        ]
+        addresses = [server.address for server in servers]
+        with pytest.raises(ValueError, match="Give the addresses of all servers"):
+            produce(servers[0])
+        given = {"log": "episodes", "timeout": PATIENCE_S}
+        out = stack.enter_context(headrace.produce(addresses[::-1], name="actor", **given))
+        trained, durable = Trained(), pushed(out, 0, 12)
+        for server in servers:  # each has keys
+            eventually(lambda: server.stats()["default"]["log"]["bytes"] > 1000)  # noqa: B023
+        kill_worker(servers[1])
+        durable |= pushed(out, 1, 12)
+        out.close_log()
+        with headrace.connect(addresses, timeout=PATIENCE_S) as feed:
+            for batch in feed:
+                trained.train(batch)
+        trained.check(durable)
+
+
 def test_a_log_keeps_its_partitions_and_its_columns(tmp_path: Path):
     with hs.run({"one": batched()}, state_dir=tmp_path, partitions=2):
         pass
