@@ -18,7 +18,11 @@ from pathlib import Path
 __all__ = ["EARLIER", "EARLIER_COMMIT", "REQUIREMENTS", "Absent", "Environments"]
 
 #: By what the names of the contestants begin with.
-REQUIREMENTS = {"Grain": ("grain==0.2.18",)}
+REQUIREMENTS = {
+    "Grain": ("grain==0.2.18",),
+    "Reverb": ("dm-reverb[tensorflow]==0.14.0",),
+    "TransferQueue": ("TransferQueue==0.1.11",),
+}
 #: How the names of contestants begin that run an earlier headrace: the last before features were
 #: deleted and the dispatch was rebuilt, so a step back in speed shows.
 EARLIER, EARLIER_COMMIT = "earlier", "09cb646f"

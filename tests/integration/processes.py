@@ -62,7 +62,9 @@ class Process:
     def next_line(self, timeout_s: float = PATIENCE_S) -> str | None:
         """Return the next line; None at the end of the output."""
         line = self._queue.get(timeout=timeout_s)
-        if line is not None:
+        if line is None:
+            self._queue.put(None)  # it stays at its end
+        else:
             self.lines.append(line)
         return line
 
