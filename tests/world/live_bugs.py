@@ -54,8 +54,11 @@ BUGS: dict[str, tuple[type, str, str, str]] = {
 }  # fmt: skip
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "a claim is not read up to its steps": 57,
+    "a batch that comes back leaves its sequences out": 14,
+    "a claim is not read up to its steps": 115,
+    "a segment is whole before its context is there": 13,
     "a sequence goes to another trainer amid its batches": 22,
+    "a sequence that rests keeps its place": 4,
 }
 _MODULES = {LogAdmission: log_admission, Segments: segments}
 
