@@ -70,9 +70,11 @@ class LogAdmission(Admission):
         batch_size: int,
         capacity: int | None,
         growth: Growth,
+        chained: bool = True,
     ) -> None:
+        """``chained``: a segment waits for the commit of the one before."""
         super().__init__(entries, partition, batch_size, capacity)
-        self.growth = growth
+        self.growth, self._chained = growth, chained
         self.seen = (
             self._read
         ) = -1  # position up to which events are applied; up to which they came
@@ -361,6 +363,9 @@ class LogAdmission(Admission):
         tables.end[entry] = tables.available[entry] = tables.at[entry]
         if not tables.out[entry]:
             self._free(one)
+        elif not self._chained:  # else its lane would go on before its batches are committed
+            self.unseat(entry)
+            self._stand(one, RESTING)
 
     def judged(self) -> None:
         """Note that batches of an earlier life have been claimed, or are not."""

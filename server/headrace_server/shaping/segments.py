@@ -74,7 +74,9 @@ class Segments(Machine, Shaper):
         #: Of sequences that grow; None: all steps of an example come at once.
         self.log: LogAdmission | None = None
         if growth is not None:
-            admission = self.log = LogAdmission(entries, number, batch_size, capacity, growth)
+            admission = self.log = LogAdmission(
+                entries, number, batch_size, capacity, growth, self.chained
+            )
         self.admission = admission
         self._lanes = Lanes(admission, entries, batch_size, allow_small, most) if lanes else None
         self._order = self._lanes or Arrival(admission, entries, allow_small)
