@@ -439,5 +439,4 @@ def check_live(seed: int) -> World:
     """Run a world whose feeds train segments before their sequences have ended."""
     config = config_of(seed)
     config.optional = False
-    config.file_bytes = max(config.file_bytes, 8000)  # a table has many extents of a sequence
     return World(seed, config, LiveFeed).run()

@@ -154,12 +154,13 @@ class Ledger:
         self._total = self._passed = 0  # bytes of all records; of those that all views have seen
         self._totals: deque[tuple[int, int]] = deque()  # (position, total up to there)
         # Tables and carrying.
-        self._table: Iterator[bytes] | None = None  # its pieces, while they are written
+        self._table: Iterator[list[bytes]] | None = None  # its pieces, while they are written
         self._table_at = 0, 0  # file and place of the group in which it begins
         self._marks: dict[str, int] = {}  # up to where views had read when …
         self._next_marks: dict[str, int] = {}  # … the last durable table, and the next one, began
         self._durable_table = 0  # file in which that begins
         self._since = 0  # cost of the records since
+        self._parts: list[tuple[int, list[bytes]]] = []  # of a long sequence, which lacks others
         self._carrying = False
 
     # Producers
@@ -686,32 +687,46 @@ class Ledger:
             self._next_marks = {name: view.read for name, view in self.views.items()}
         piece = next(self._table, None)
         last = Close.END if piece is None else Close.GOING
-        self._write(Record(Kind.TABLE, last, first=int(begins)), piece or b"")
+        for part in piece or [b""]:  # nothing comes between the parts of a sequence
+            self._write(Record(Kind.TABLE, last, first=int(begins)), part)
         if begins:
             self._table_at = self._group.file, self._group.place
         if piece is None:
             self._group.table, self._group.marks = self._table_at, self._next_marks
             self._table = None
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _pieces(self) -> Iterator[list[bytes]]:
+        """Yield the pieces: one record each, or several with the extents of a long sequence."""
         producers = [
             (p.id, p.name, p.birth, p.last, p.heard, p.refused, p.touched)
             for p in self._producers.values()
         ]
-        yield msgpack.packb((producers, self.files, self._next_marks, self.closed))
+        yield [msgpack.packb((producers, self.files, self._next_marks, self.closed))]
         s, rows, chains, size = self.sequences, list[int](), list[list[int]](), 0
+        most = self.options.piece
         for of in list(s.row):
-            if (row := s.row.get(of, -1)) >= 0:
-                rows.append(row)
-                chains.append([*s.chain(row)])
-                size += 1 + len(chains[-1])
-                if size >= self.options.piece:
-                    yield msgpack.packb(s.packed(rows, chains))
-                    rows, chains, size = [], [], 0
-        yield msgpack.packb(s.packed(rows, chains))
+            if (row := s.row.get(of, -1)) < 0:
+                continue
+            chain = [*s.chain(row)]
+            if len(chain) > most:
+                parts = [chain[at : at + most] for at in range(0, len(chain), most)]
+                after = range(len(parts) - 1, -1, -1)
+                packed = (s.packed([row], [part]) for part in parts)
+                yield [msgpack.packb((*p, n)) for p, n in zip(packed, after, strict=True)]
+                continue
+            rows.append(row)
+            chains.append(chain)
+            size += 1 + len(chain)
+            if size >= most:
+                yield [msgpack.packb((*s.packed(rows, chains), 0))]
+                rows, chains, size = [], [], 0
+        yield [msgpack.packb((*s.packed(rows, chains), 0))]
 
     def _enter(self, first: int, data: memoryview, there: Callable[[int], bool]) -> None:
-        """Enter a piece of the table, which replaces what is known of its sequences."""
+        """Enter a piece of the table, which replaces what is known of its sequences.
+
+        A long sequence is entered with its last part: a crash may have left it without that.
+        """
         found = msgpack.unpackb(data, strict_map_key=False)
         if first:
             producers, files, self._next_marks, self.closed = found
@@ -719,7 +734,16 @@ class Ledger:
                 self._producers[values[0]] = self._names[values[1]] = _Producer(*values)
             self.files |= {file: tuple(book) for file, book in files.items() if there(file)}
             return
-        s, (keys, columns) = self.sequences, found
+        s, (keys, columns, after) = self.sequences, found
+        if self._parts and (self._parts[-1][0], self._parts[0][1][1]) != (after + 1, columns[1]):
+            self._parts.clear()
+        if after or self._parts:
+            self._parts.append((after, columns))
+        if after:
+            return
+        if self._parts:
+            columns = s.joined([part for _, part in self._parts])
+            self._parts.clear()
         for of in np.frombuffer(columns[1], np.int64).tolist():
             if of in s.row:
                 s.drop(s.row[of])

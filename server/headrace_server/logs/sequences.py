@@ -140,6 +140,13 @@ class Sequences:
         found = [np.array(counts, np.uint32), *columns]
         return [self.keys[row] for row in rows], [column.tobytes() for column in found]
 
+    @staticmethod
+    def joined(parts: list[list[bytes]]) -> list[bytes]:
+        """Return the columns of one sequence, of which each part has some extents."""
+        counts = sum(np.frombuffer(part[0], np.uint32) for part in parts)
+        extents = [b"".join(of) for of in zip(*(part[7:] for part in parts), strict=True)]
+        return [np.asarray(counts, np.uint32).tobytes(), *parts[0][1:7], *extents]
+
     def enter(self, keys: list[bytes], columns: list[bytes]) -> None:
         """Add new sequences, as they were packed."""
         first, begin = len(self.id), len(self.upto)

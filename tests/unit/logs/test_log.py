@@ -364,6 +364,35 @@ def test_steps_that_a_loss_of_power_took_from_an_old_file_are_not_made_up(pushed
         steps_of(one.log, of, 0, 3)
 
 
+def test_a_table_has_a_sequence_of_more_pieces_than_a_file_holds(pushed, tmp_path: Path):
+    """Its extents are there after a restart, and with a table that a loss left in its middle."""
+    one = pushed("process", piece=100, max_backlog=NEVER).attach()
+    one.put(b"a", 0, 1, opens=True, context=b"of a")
+    for step in range(1, 1000):
+        one.put(b"a", step, 1)
+        one.settle()
+    of = one.events()[0].of
+    one.log.ledger.release("feed", -1, {of: 0}, [])
+    for _ in range(2):
+        one.log.ledger._since, before = NEVER, one.log.ledger._durable_table
+        while one.log.ledger._durable_table == before:
+            one.log.tick(1.0)
+            one.settle()
+        one = pushed("process", piece=100, max_backlog=NEVER).attach(-1, {of: 0})
+        assert one.open == {b"a": 1000}
+        assert steps_of(one.log, of, 0, 1000) == columns(b"a", 0, 1000)
+    last = one.log.ledger.file
+    one.log.ledger._since = NEVER
+    while one.log.ledger.file < last + 3:  # its parts fill files
+        one.log.tick(1.0)
+        one.settle()
+    one.log.close()
+    for file in range(last + 2, one.log.ledger.file + 1):
+        (tmp_path / "log" / f"{file:010}.log").unlink()
+    one = pushed("process", piece=100, max_backlog=NEVER).attach(-1, {of: 0})
+    assert steps_of(one.log, of, 0, 1000) == columns(b"a", 0, 1000)
+
+
 def test_a_closed_log_ends_what_is_open_and_stays_closed(pushed):
     one = pushed(piece=20).attach()
     one.put(b"a", 0, 3, opens=True)
