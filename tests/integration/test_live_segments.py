@@ -27,7 +27,7 @@ from .test_live import live, produce, segments
 
 
 class Judge:
-    """What trainers have committed: each step once, in order, and from the state before it.
+    """Judges commits: trainers commit each step once, in order, and from the state before it.
 
     Step t of a sequence has the value t, and the state is the sum of the steps before.
     """

@@ -408,7 +408,7 @@ class LiveFeed:
         for commit in self.unstored[: self.world.random.randint(0, len(self.unstored))]:
             self._durable(commit)
 
-    # What the world asks
+    # Calls of the world
 
     @property
     def at(self) -> int:

@@ -38,7 +38,7 @@ class Entries:
     done: np.ndarray  # number of committed steps …
     kept: np.ndarray  # … and of steps before the kept state
     opening: np.ndarray  # steps of the first segment, where that is drawn
-    # Of a log alone, see log_admission.py:
+    # Only log_admission.py uses these:
     available: np.ndarray  # steps that are there
     rank: np.ndarray  # of the next segment
     standing: np.ndarray

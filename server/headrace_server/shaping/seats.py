@@ -126,8 +126,8 @@ class Lanes:
         self._most = most
         self.of: dict[Slot, Seat] = {}
         self.before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
-        #: Of a log, by entry: where an example rests.  Its lane goes to another if the batch is
-        #: possible without it; else it goes on there.
+        #: The lane in which each resting example of a log was.  It goes to another if the batch is
+        #: possible without the example; else that goes on there.
         self.rests: dict[int, tuple[Seat, int]] = {}
         self.short = False  # whether packed rows lack examples, which may come without a place
         admission.least_places = self._least_places

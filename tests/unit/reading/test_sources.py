@@ -136,7 +136,8 @@ def test_no_source_keeps_a_file_open_for_each_of_its_files(name, tmp_path):
             reader.read(stream, b"", 1)
         assert len(os.listdir("/proc/self/fd")) <= before + MOST_OPEN
         _read_all(reader)
-    named = r"(0|\[0-9\]\*|\w+\.idx)\.?.* can not be opened: .*raise the limit to"
+    index = r"|\w+\.idx" if name == "jsonl" else ""  # which may be there from the first reads
+    named = rf"((0|\[0-9\]\*)\.?{index}).* can not be opened: .*raise the limit to"
     for path in (next(tmp_path.glob("0.*")), tmp_path / "[0-9]*"):
         with no_descriptors(), pytest.raises(LimitExceeded, match=named):
             opened(kind, path, features=features, cache=cache, **options).read(0, b"", 1)
