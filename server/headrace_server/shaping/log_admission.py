@@ -256,9 +256,14 @@ class LogAdmission(Admission):
         return np.array(fresh, np.int64)
 
     def skip_to(self, entry: int, first: int) -> None:
-        """Leave segments out as the earlier life did that handed out the one from ``first`` on."""
+        """Leave segments out as the earlier life did that handed out the one from ``first`` on.
+
+        Without states nothing but their age tells them from those of a batch that is not claimed.
+        """
         tables = self._entries
         while tables.at[entry] < min(first, tables.available[entry]):
+            if not (self._chained or self._lags(entry)):
+                return
             self._skip(entry)
 
     def holds(self, entries: np.ndarray, place: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from headrace_server.shaping.segments import NOWHERE, Segments
 from headrace_server.shaping.spans import Cut
 
 
-def machine(packed: bool) -> Segments:
+def machine(packed: bool = False, growth: Growth | None = None) -> Segments:
     made = Segments(
         0,
         2,
@@ -21,7 +21,7 @@ def machine(packed: bool) -> Segments:
         allow_small=True,
         cut=Cut(2, 2, packed, True),
         most=3,
-        growth=Growth(),
+        growth=growth or Growth(),
     )
     made.input = Input(made, 0)
     made.seat(b"one")
@@ -62,3 +62,20 @@ def test_an_aborted_sequence_leaves_its_lane_while_a_batch_has_it(packed):
     for out in [*one._out.values()]:
         one.commit(out.batch, 1)
     assert one.entries.live == 0 and one.dropped() == {"aborted": 2 if packed else 1}
+
+
+def test_a_claim_leaves_no_segments_out_that_are_young_enough():
+    """A batch whose earlier one is not claimed yet is refused: that one's steps are not old."""
+    growth, begun = (
+        Growth(max_staleness=5, skips=True),
+        [Event(1, 1, b"a", 4), Event(2, 2, b"b", 4)],
+    )
+    before, now = machine(growth=growth), machine(growth=growth)
+    assert drafted(before, begun) and drafted(before, [])
+    first, second = (out.batch for out in before._out.values())
+    assert now.reclaim(first) is None  # the log is to be read
+    assert now.log is not None
+    now.log.take_events(begun, 2)
+    assert not now.reclaim(second)
+    assert now.reclaim(first) and now.reclaim(second)
+    assert not now.dropped()
