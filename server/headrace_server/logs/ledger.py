@@ -433,7 +433,8 @@ class Ledger:
         """Apply a record, of a producer now or of a file at a restart."""
         record = entry.record
         kind, producer, number = record.kind, record.producer, record.number
-        self._since += entry.nbytes + _RECORD_COST
+        if kind != Kind.TABLE:  # else a long one would have the next one follow at once
+            self._since += entry.nbytes + _RECORD_COST
         p = self._producers.get(producer)
         if number and p is not None and number > p.last:
             p.last, p.touched = number, record.time
@@ -702,25 +703,31 @@ class Ledger:
             for p in self._producers.values()
         ]
         yield [msgpack.packb((producers, self.files, self._next_marks, self.closed))]
-        s, rows, chains, size = self.sequences, list[int](), list[list[int]](), 0
-        most = self.options.piece
+        s, most = self.sequences, self.options.piece
+        rows, chains, size = list[int](), list[list[int]](), 0
         for of in list(s.row):
-            if (row := s.row.get(of, -1)) < 0:
-                continue
-            chain = [*s.chain(row)]
-            if len(chain) > most:
-                parts = [chain[at : at + most] for at in range(0, len(chain), most)]
-                after = range(len(parts) - 1, -1, -1)
-                packed = (s.packed([row], [part]) for part in parts)
-                yield [msgpack.packb((*p, n)) for p, n in zip(packed, after, strict=True)]
-                continue
-            rows.append(row)
-            chains.append(chain)
-            size += 1 + len(chain)
-            if size >= most:
-                yield [msgpack.packb((*s.packed(rows, chains), 0))]
-                rows, chains, size = [], [], 0
-        yield [msgpack.packb((*s.packed(rows, chains), 0))]
+            if (row := s.row.get(of, -1)) >= 0:
+                rows.append(row)
+                chains.append([*s.chain(row)])
+                size += 1 + len(chains[-1])
+                if size >= most:  # what follows is looked at when the log has gone on
+                    yield self._packed(rows, chains)
+                    rows, chains, size = [], [], 0
+        yield self._packed(rows, chains)
+
+    def _packed(self, rows: list[int], chains: list[list[int]]) -> list[bytes]:
+        """Return a piece; of its last sequence, which may be long, some extents in each part."""
+        s, most, packed = self.sequences, self.options.piece, list[bytes]()
+        if chains and len(chains[-1]) > most:
+            *before, long = chains
+            parts = [long[at : at + most] for at in range(0, len(long), most)]
+            after = range(len(parts) - 1, -1, -1)
+            if before:
+                packed.append(msgpack.packb((*s.packed(rows[:-1], before), 0)))
+            for part, n in zip(parts, after, strict=True):
+                packed.append(msgpack.packb((*s.packed(rows[-1:], [part]), n)))
+            return packed
+        return [msgpack.packb((*s.packed(rows, chains), 0))]
 
     def _enter(self, first: int, data: memoryview, there: Callable[[int], bool]) -> None:
         """Enter a piece of the table, which replaces what is known of its sequences.
