@@ -584,7 +584,7 @@ class Ledger:
     def _lose(self, view: View, row: int) -> None:
         """Let a view lose a sequence, if it needs steps of it that are not in the log."""
         s, floor = self.sequences, view.floors[row]
-        needed = [s.file[at] for at in s.chain(row) if s.upto[at] > floor]
+        needed = [s.file[at] for at in s.chain(row) if s.upto[at] > floor or not s.upto[at]]
         gone = any(file not in self.files and file < self.file for file in needed)
         if floor < _DONE and (gone or s.steps[row] < floor):
             view.lost += [s.id[row]] * (floor != _UNREAD)
