@@ -218,12 +218,12 @@ class LogAdmission(Admission):
         own = opening if opening and not at else cut.unroll
         return min(at + own, int(tables.end[entry]))
 
-    def _lags(self, entry: int) -> bool:
+    def _lags(self, entry: int, policy: int = 0) -> bool:
         growth = self.growth
         if growth.max_staleness is None or not growth.skips:
             return False
         version = self.newest(int(self._entries.line[entry]), self._upto(entry))[1]
-        return self.policy - version > growth.max_staleness
+        return max(policy, self.policy) - version > growth.max_staleness
 
     def _skip(self, entry: int) -> None:
         """Leave the next segment out: what follows begins from the initial state."""
@@ -255,14 +255,15 @@ class LogAdmission(Admission):
                 fresh.append(entry)
         return np.array(fresh, np.int64)
 
-    def skip_to(self, entry: int, first: int) -> None:
+    def skip_to(self, entry: int, first: int, policy: int) -> None:
         """Leave segments out as the earlier life did that handed out the one from ``first`` on.
 
-        Without states nothing but their age tells them from those of a batch that is not claimed.
+        Without states nothing but their age, beside the policy of then, tells them from those of a
+        batch that is not claimed.
         """
         tables = self._entries
         while tables.at[entry] < min(first, tables.available[entry]):
-            if not (self._chained or self._lags(entry)):
+            if not (self._chained or self._lags(entry, policy)):
                 return
             self._skip(entry)
 

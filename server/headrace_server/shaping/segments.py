@@ -265,6 +265,8 @@ class Segments(Machine, Shaper):
         size, drafts = self.batch_size if self.world else 0, list[Out]()
         for slot, rows in zip(slots, seated, strict=True):
             spans = self.entries.cut_next(*rows, size)
+            if not self.chained and self.log is not None and self.log.growth.skips:
+                spans.versions[:] = self.log.policy  # tells a later life which were left out
             height, turn = spans.height, (self.epoch, index)
             place, number = spans.place(), self._next_number
             batch = Batch(self.number, number, slot, turn, size or height, place)
@@ -571,8 +573,8 @@ class Segments(Machine, Shaper):
         for entry, first, version in zip(
             entries.tolist(), place["first"].tolist(), place["version"].tolist(), strict=True
         ):
-            if self.log.growth.skips and not version and not tables.out[entry]:
-                self.log.skip_to(entry, first)
+            if self.log.growth.skips and not tables.out[entry] and not (self.chained and version):
+                self.log.skip_to(entry, first, version)
         return True
 
     def _may_have(self, batch: Batch) -> bool:
@@ -627,12 +629,14 @@ class Segments(Machine, Shaper):
             if self.chained and seat.out:
                 return False
             mine = np.where(heads, seat.lanes[lanes], -1)
-            others = (mine >= 0) & (mine != entries)
-            wrong |= others if self.log is None else others & (tables.out[mine] > 0)
+            if self.log is None:  # else the other one grew since then, and had left its lane
+                wrong |= (mine >= 0) & (mine != entries)
         if self.log is None:
             wrong |= (mine != entries) & ~np.isin(entries, self.admission.all_ready())
-        else:
-            wrong |= (mine != entries) & (tables.out[entries] > 0)
+        else:  # one that rested comes back to the lanes that have its batches, else after these
+            outs = [out.draft.entries for out in seat.out] if self._lanes else []
+            own = sum((np.isin(entries, one).astype(np.int64) for one in outs), np.int64(0))
+            wrong |= (mine != entries) & (tables.out[entries] > own)
         return not wrong.any()
 
     def _take_claimed(
