@@ -209,14 +209,14 @@ def planted(name: str) -> Iterator[None]:
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "a file that came back after a crash stays": 171,
-    "a full log starves its feeds": 43,
-    "a table begins amid a group": 165,
-    "a table begins while extents are carried": 27,
-    "an owner that dies forgets which process is newer": 54,
-    "credit is lost with some items": 3,
+    "a file that came back after a crash stays": 209,
+    "a full log starves its feeds": 55,
+    "a table begins amid a group": 103,
+    "a table begins while extents are carried": 81,
+    "an owner that dies forgets which process is newer": 138,
+    "credit is lost with some items": 15,
     "files go though the table lacks what a lagging feed found": 87,
-    "snapshots hold nothing": 40,
+    "snapshots hold nothing": 19,
 }
 
 
