@@ -13,7 +13,7 @@ import numpy as np
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.leasing.words import ANYONE, Batch, Outlook, Slot
-from headrace_server.making.segment_block import write_strings
+from headrace_server.making.segment_block import packed_strings
 from headrace_server.making.slab import Slab
 from headrace_server.partition.composition import compose
 from headrace_server.pipeline.builder import Pipeline
@@ -149,7 +149,8 @@ class Player(Place):
         memory = np.full(nbytes, 0x5A, np.uint8)
         for slot, array in zip(slots, arrays, strict=True):
             if slot.dtype == BYTES:
-                write_strings(memory, slot, array.reshape(-1).tolist())
+                packed = packed_strings(array.reshape(-1).tolist())
+                memory[slot.offset : slot.offset + slot.nbytes].data[:] = packed
             else:
                 array_at(memory, slot)[...] = array
         return memory.tobytes(), [[s.offset, s.nbytes, list(s.shape)] for s in slots]

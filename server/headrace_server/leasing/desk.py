@@ -69,6 +69,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from headrace_proto.errors import ProtocolError
@@ -177,6 +178,10 @@ class _Session:
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
     greeting: Greeting | None = None  # its last one
     joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
+
+
+#: The requests of a session that were told Idle.
+_IDLE_OF = attrgetter("idle")
 
 
 @dataclass(slots=True, eq=False)
@@ -1282,7 +1287,7 @@ class Desk:
     @property
     def starved(self) -> bool:
         """Whether requests wait for trainers."""
-        return any(session.idle for session in self.sessions.values())
+        return any(map(_IDLE_OF, self.sessions.values()))
 
     @property
     def recovering(self) -> bool:

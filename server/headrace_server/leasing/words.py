@@ -40,7 +40,7 @@ class Outlook(Enum):
     ENDED = "nothing more, and all is committed"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Batch:
     """One batch, described once: by the partition that made it, or by the trainer that holds it."""
 
@@ -54,14 +54,15 @@ class Batch:
     place: bytes = b""
     epoch: int = 0  # of its first row
     bucket: int = -1  # where the shape has buckets or classes
-    empty: int = 0  # rows that hold nothing
-    nbytes: int = 0  # of its bytes
-    body: Any = None  # where these lie; None where only a trainer has them
+    # set later:
+    empty: int = field(default=0, init=False)  # rows that hold nothing
+    nbytes: int = field(default=0, init=False)  # of its bytes
+    body: Any = field(default=None, init=False)  # their place; None where only a trainer has them
     # Its lease, as long as a session's ``leases`` have it:
-    token: Token = 0
-    holder: Any = None  # the session
-    request: int = 0  # 0: unknown
-    since: float = 0.0
+    token: Token = field(default=0, init=False)
+    holder: Any = field(default=None, init=False)  # the session
+    request: int = field(default=0, init=False)  # 0: unknown
+    since: float = field(default=0.0, init=False)
 
     @property
     def name(self) -> tuple[int, int, bytes]:

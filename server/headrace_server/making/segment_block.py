@@ -161,9 +161,8 @@ class BlockLayout:
         """Numeric columns come first, so their offsets do not depend on the strings."""
         numbers = self.placed_numbers(counts)
         placed, strings, end = dict(numbers.slots), list[ColumnPlace](), numbers.end
-        for name, size in zip(self.strings, texts, strict=True):
+        for name, nbytes in zip(self.strings, texts, strict=True):
             shape = self._rows(name, counts), *self._inner(name, counts[3])
-            nbytes = 8 * (prod(shape) + 1) + size
             placed[name] = ColumnPlace(BYTES, shape, end, nbytes)
             strings.append(placed[name])
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -249,10 +248,8 @@ class Gathered:
             self.absent = [np.ones((self.rows, layout.geometry.width), bool).nonzero()]
             return
         for name in layout.of_examples:
-            taken = [offer.columns[name][rows] for offer, _, rows in self.groups]
-            self._put(name, self._joined(taken), self._examples)
-        taken = [offer.numbers[rows] for offer, _, rows in self.groups]
-        counts, totals = self._joined(taken).T
+            self._put(name, self._taken(name), self._examples)
+        counts, totals = self._taken("@numbers").T
         if layout.packed:
             self._put("@total_length", totals, self._examples)
             self._put("@insertion_index", spans.indices, self._examples)
@@ -268,6 +265,15 @@ class Gathered:
         else:  # it is one batch
             outer = prod(column.shape[: column.ndim - values.ndim + 1])
             column.reshape(outer, *values.shape[1:])[places] = values
+
+    def _taken(self, name: str) -> np.ndarray:
+        """Return a column of the examples, in the order of the segments; strings as objects."""
+        parts = []
+        for offer, _, rows in self.groups:
+            part = offer.columns[name]
+            strings = isinstance(part, Strings)
+            parts.append(part.take(rows).to_objects() if strings else part[rows])
+        return self._joined(parts)
 
     def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Return what the groups have, in the order of the segments."""
@@ -382,7 +388,7 @@ class Gathered:
         """Return a column of context, or the keys."""
         if not self.groups:  # of a rank
             return blank * self.rows * self.most
-        found = self._joined([_texts(of.columns[name], rows) for of, _, rows in self.groups])
+        found = self._taken(name)
         if self._examples is not ALL:
             whole = np.empty((self.rows * self.most, len(blank)), object)
             whole[:] = blank
@@ -442,10 +448,9 @@ class SegmentBlock:
             self.results = layout.results(batch, gathered.offers)
             if layout.texts:
                 self.results = list(self.results)
-        self._texts = [self._strings(name) for name in layout.strings]
-        sizes = tuple([sum(map(len, texts)) for texts in self._texts])
+        self._texts = [packed_strings(self._strings(name)) for name in layout.strings]
         counts = gathered.rows, len(self._starts), states, gathered.most
-        self._places = places = layout.places(counts, sizes)
+        self._places = places = layout.places(counts, tuple(map(len, self._texts)))
         self.slots, self.nbytes = places.slots, places.nbytes
 
     def fill(self, block: np.ndarray) -> None:
@@ -474,7 +479,7 @@ class SegmentBlock:
         if gathered.heads is not None:
             block[: places.numbers.head] = gathered.heads[self._number]
         for texts, place in zip(self._texts, places.strings, strict=True):
-            write_strings(block, place, texts)
+            block.data[place.offset : place.offset + place.nbytes] = texts
         if "@starts" in layout.fields:
             columns["@starts"][:] = self._starts
         for name, source in layout.sequences:
@@ -527,22 +532,11 @@ class SegmentBlock:
         return flat
 
 
-def _texts(column: Strings | np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the strings of some examples, as objects."""
-    taken = column.take(rows)
-    return taken.to_objects() if isinstance(taken, Strings) else taken
-
-
-def write_strings(block: np.ndarray, place: ColumnPlace, texts: list[bytes]) -> None:
-    """Write offsets, then the strings back to back."""
-    count = len(texts)
-    start = place.offset + 8 * (count + 1)
-    lengths = list(map(len, texts))
+def packed_strings(texts: list[bytes]) -> bytes:
+    """Return the bytes of a column of strings: offsets, then the strings back to back."""
+    count, lengths = len(texts), list(map(len, texts))
     if 0 < count <= MOST_EVEN and lengths.count(lengths[0]) == count:  # as keys mostly are
-        block.data[place.offset : start] = even_offsets(count, lengths[0])
+        offsets = even_offsets(count, lengths[0])
     else:
-        offsets = np.ndarray((count + 1,), np.int64, block, place.offset)
-        offsets[0] = 0
-        offsets[1:] = list(accumulate(lengths))
-    text = b"".join(texts)
-    block.data[start : start + len(text)] = text
+        offsets = np.array([0, *accumulate(lengths)], np.int64).tobytes()
+    return b"".join([offsets, *texts])

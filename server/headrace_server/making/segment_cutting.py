@@ -105,12 +105,11 @@ class Offer:
     ordinals: np.ndarray
     epoch: int
     keys: np.ndarray  # of bytes
-    #: int64 [n, 2]: number of segments, and the length that the user declares.
-    numbers: np.ndarray
     steps: np.ndarray  # int64 [n]
     openings: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged]
-    #: By name in a batch: keys, context and facts of examples.
+    #: By name in a batch: keys, context and facts of examples.  ``@numbers``, int64 [n, 2]: the
+    #: number of segments, and the length that the user declares.
     columns: Mapping[str, Any]
     initial: Mapping[str, Column]  # initial states that each example brings
     begins: np.ndarray | int = 0  # the first step of each that is here
@@ -345,7 +344,7 @@ class Cutting:
     ) -> Offer:
         """Offer some steps of examples that grow: of each those from ``begins`` on.
 
-        ``keys``: of those that their producers gave none; ``numbers``: see ``Offer``.
+        ``keys``: of those that their producers gave none; ``numbers``: see ``Offer.columns``.
         """
         named = self._keys(chunk, 0)
         if self.key is None and not self._unique:
@@ -365,14 +364,13 @@ class Cutting:
     ) -> Offer:
         steps = next(iter(sequences.values())).lengths
         context = {f"context:{name}": chunk.columns[of] for name, of in self._context.items()}
-        columns = {**facts, **context, "@key": keys}
+        columns = {**facts, **context, "@key": keys, "@numbers": numbers}
         initial = {s.name: chunk.columns[s.column] for s in self.states if s.column is not None}
         return Offer(
             chunk.origin,
             chunk.ordinals,
             epoch,
             keys,
-            numbers,
             steps,
             openings,
             sequences,

@@ -98,7 +98,7 @@ class SegmentMap:
             offer = offers[chunk]
             where = (
                 f"{offer.origin.describe(row)}, key {offer.keys[row]!r:.200}, segment {segment} of "
-                f"{offer.numbers[row, 0]}"
+                f"{offer.columns['@numbers'][row, 0]}"
             )
             bad.enters(function.name)
             bad.progress()

@@ -130,12 +130,8 @@ class Slab:
         block is in use that could be freed.
         """
         with self._lock:
-            if self._spare:
-                number, spare = self._spare.popitem()
-                if spare.nbytes - PAGE < nbytes <= spare.nbytes:
-                    self._spare_bytes -= spare.nbytes
-                    return spare
-                self._spare[number] = spare
+            if (spare := self._fitting_spare(nbytes)) is not None:
+                return spare
         size = _whole_pages(nbytes)
         if size > self.budget_bytes:
             raise LimitExceeded(
@@ -219,8 +215,10 @@ class Slab:
         if self.used_bytes + self._lent_bytes > _LENDING_ENDS * self.budget_bytes:
             return None
         with self._lock:
-            self._free_spare()
-            block = self._arena.allocate(_whole_pages(nbytes))
+            block = self._fitting_spare(nbytes)
+            if block is None:
+                self._free_spare()
+                block = self._arena.allocate(_whole_pages(nbytes))
         if block is not None:
             self._lent[id(block)] = block
             self._lent_bytes += block.nbytes
@@ -252,6 +250,16 @@ class Slab:
                 raise ValueError(f"{block} is freed twice")
             self._spare[id(block)] = block
             self._spare_bytes += block.nbytes
+
+    def _fitting_spare(self, nbytes: int) -> Block | None:
+        """Return the block that was freed last, if it has the pages for so many bytes."""
+        if self._spare:
+            number, spare = self._spare.popitem()
+            if spare.nbytes - PAGE < nbytes <= spare.nbytes:
+                self._spare_bytes -= spare.nbytes
+                return spare
+            self._spare[number] = spare
+        return None
 
     def _free_spare(self) -> None:
         """Have the arena know which blocks are free, and remove those beyond it."""

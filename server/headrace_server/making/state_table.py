@@ -7,6 +7,7 @@ HandedStates    by entry the states that a trainer flushed; others begin with in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgpack
@@ -14,7 +15,7 @@ import numpy as np
 
 from headrace_proto.channel import Frame
 from headrace_proto.codec import pack
-from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.dtypes import BYTES, NUMPY_OF, numpy_dtype
 from headrace_proto.layout import Slot as ColumnPlace
 from headrace_proto.layout import strings_at
 
@@ -53,7 +54,8 @@ def arrays_of(states: Sequence[StateSource], block: Frame, columns: Plain) -> li
             place = ColumnPlace(dtype, tuple(shape), offset, nbytes)
             arrays.append(strings_at(np.frombuffer(block, np.uint8), place))
         else:
-            arrays.append(np.ndarray(shape, numpy_dtype(dtype), block, offset))
+            kind = NUMPY_OF.get(dtype) or numpy_dtype(dtype)
+            arrays.append(np.ndarray(shape, kind, block, offset))
     return arrays
 
 
@@ -106,6 +108,7 @@ class StateTable:
 
     def __init__(self, states: Sequence[StateSource]) -> None:
         self._states = states
+        self._names = ["state:" + state.name for state in states]
         self._tables = [state.blank(0) for state in states]
         self._size = 0  # rows of the tables
         #: Initial values by state; None where examples bring them.
@@ -152,9 +155,9 @@ class StateTable:
     def columns(self, batch: Spans, offers: Mapping[int, Offer]) -> tuple[StateColumns, int]:
         """Return a batch's states as columns (a table and its rows), and their number of rows."""
         self._begin(batch, offers)
-        tables = zip(self._states, self._tables, strict=True)
         entries = batch.entries[batch.heads]
-        return {"state:" + state.name: (table, entries) for state, table in tables}, len(entries)
+        columns = zip(self._tables, repeat(entries), strict=False)
+        return dict(zip(self._names, columns, strict=True)), len(entries)
 
     def put(self, entries: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these entries, a row each."""
@@ -176,8 +179,8 @@ class HandedStates(StateTable):
         super().__init__(states)
         self._handed: dict[int, list[np.ndarray]] = {}
         self._zeros = all(s.column is None and s.constant is None for s in states)
-        names = ["state:" + state.name for state in states]
-        self._none: StateColumns = dict(zip(names, self._tables, strict=True))  # no state at all
+        #: Of no state at all.
+        self._none: StateColumns = dict(zip(self._names, self._tables, strict=True))
 
     def grow(self, size: int) -> None:
         """Do nothing: only entries with states take room."""
@@ -223,8 +226,7 @@ class HandedStates(StateTable):
             shared = None if self._brought else len(parts)
             parts.append([initial(state, offer, row) for state in self._states])
         columns: StateColumns = {"@state_of": np.array(which, np.int32)}
-        for i, state in enumerate(self._states):
-            blank = self._tables[i]
+        for i, (name, blank) in enumerate(self._none.items()):
             rows = np.concatenate([blank, *(part[i] for part in parts)]) if parts else blank
-            columns["state:" + state.name] = rows
+            columns[name] = rows
         return columns, len(parts)

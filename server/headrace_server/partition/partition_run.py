@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -69,19 +69,20 @@ class Made:
     taken_bytes: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Body:
     """The bytes of a batch: where they lie, how messages describe them, and who needs them."""
 
     block: Block
     slots: Sequence[layout.Slot]
-    columns: bytes = b""  # the same as messages describe it, once they do
-    segment: bytes = b""  # its name in messages; b"" before
-    crowded: bool = False  # whether the slab was short of room then
-    made: Made | None = None  # the counts of its feed, once it is among them
-    pins: int = 0  # number of those who read them
-    gone: bool = False  # whether the desk needs them no more
-    taken: bool = False  # whether it is counted as taken
+    # set later:
+    columns: bytes = field(default=b"", init=False)  # the same as messages describe it
+    segment: bytes = field(default=b"", init=False)  # its name in messages; b"" before
+    crowded: bool = field(default=False, init=False)  # whether the slab was short of room then
+    made: Made | None = field(default=None, init=False)  # the counts of its feed
+    pins: int = field(default=0, init=False)  # number of those who read them
+    gone: bool = field(default=False, init=False)  # whether the desk needs them no more
+    taken: bool = field(default=False, init=False)  # whether it is counted as taken
 
 
 class Run(ABC):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -94,7 +95,7 @@ class Preparing:
             return False
         if run.cutting.at_trainer and np.count_nonzero(batch.first[batch.starts]):
             return False  # they start from states that may still be flushed
-        written = run._written(batch)
+        written = run._written(batch, ahead=True)
         block = self._slab.lend(written.nbytes)
         if block is None:
             return False
@@ -257,11 +258,11 @@ class SegmentRun(Run):
         if prepared is None:
             return self._written(batch), None
         if not self.cutting.at_trainer:
-            prepared[0].extra = self._initial | self.states.columns(batch, self.held)[0]
+            prepared[0].extra |= self.states.columns(batch, self.held)[0]
         return prepared
 
-    def _written(self, batch: Spans) -> SegmentBlock:
-        """Return a batch to be written."""
+    def _written(self, batch: Spans, ahead: bool = False) -> SegmentBlock:
+        """Return a batch to be written; ``ahead``: before the table has its states."""
         gathered, number = self._gathered, 0
         if gathered is None or batch not in gathered.batches:
             gathered = Gathered(self._layout, self._together(batch), self.held)
@@ -269,7 +270,10 @@ class SegmentRun(Run):
             number = gathered.batches.index(batch)
         self._gathered = gathered if number + 1 < len(gathered.batches) else None
         self.states.grow(self.machine.entries.size)
-        extra, states = self.states.columns(batch, self.held)
+        if ahead and not self.cutting.at_trainer:
+            extra, states = dict[str, Any](), batch.height
+        else:
+            extra, states = self.states.columns(batch, self.held)
         extra |= self._initial
         if batch.size and self.cutting.at_trainer:
             state_of = np.full(batch.size, -1, np.int32)
@@ -298,7 +302,7 @@ class SegmentRun(Run):
                 self._read_again(chunk)
 
     def prepare(self) -> bool:
-        return super().prepare() and self._preparing.prepare()
+        return not self.machine.unwritten and self._preparing.prepare()
 
     @property
     def calls_ahead(self) -> bool:

@@ -125,7 +125,7 @@ class Entries:
 
     def land(self, entries: np.ndarray) -> None:
         """End the flight of these examples' keys."""
-        entry_of, numbers, keys = self._entry_of, entries.tolist(), self.keys_of(entries)
+        entry_of, numbers, keys = self._entry_of, entries.tolist(), self.keys[entries].tolist()
         if [*map(entry_of.get, keys)] == numbers:
             deque(map(entry_of.pop, keys), 0)
             return

@@ -99,8 +99,9 @@ class Input:
         """Return the next step; ``limit`` bounds the rows of a read and does not affect drafts."""
         assert self._reading is None, f"{self} is being read"
         while True:
-            draft: Draft | list[Plan] | None = self.drafted()
+            draft = self._shaper.next_draft()
             if draft is not None:
+                self.next_number += 1
                 return draft
             if not self.all_read:
                 return self.next_read(limit) or Rest

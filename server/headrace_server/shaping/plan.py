@@ -59,13 +59,13 @@ class Draft:
         return [part.chunk for part in self.parts]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Plan:
     """A batch that was decided, and what lies in it.  It has a body once it is written."""
 
     batch: Batch
     draft: Any  # a Draft, or Spans
-    begun: Any = field(default=None, kw_only=True)  # what waits for a block to be written
+    begun: Any = field(default=None, init=False)  # what waits for a block to be written
 
 
 def packed_integers(values: np.ndarray) -> bytes:

@@ -32,13 +32,13 @@ Places = tuple[np.ndarray, np.ndarray]
 Seated = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Out(Plan):
     """A batch that was drafted and is not committed."""
 
     draft: Spans
-    seat: Seat | None = None  # of its lanes
-    keys: Sequence[Key] = ()  # of its examples, once it is committed
+    seat: Seat | None = field(default=None, init=False)  # of its lanes
+    keys: Sequence[Key] = field(default=(), init=False)  # of its examples, once it is committed
 
 
 @dataclass(slots=True, eq=False)

@@ -301,7 +301,8 @@ class Segments(Machine, Shaper):
 
     def commit(self, batch: Batch, token: Token) -> Out | tuple[str, str]:
         """Take a commit; return what counts now, or a fault's code and text."""
-        out = self._out.get(batch.name)
+        name = batch.name
+        out = self._out.get(name)
         if out is None:
             lost = "its lanes went to another trainer" if self.lanes else "other trainers have it"
             return "stale", f"batch {batch.number} is not out: {lost}"
@@ -310,7 +311,7 @@ class Segments(Machine, Shaper):
                 return EARLY, f"batch {out.seat.out[0].batch.number} of its lanes comes before"
             out.seat.out.pop(0)
             out.seat.last = out
-        del self._out[batch.name]
+        del self._out[name]
         epoch, index = out.batch.turn
         number, turn = self._committed
         self._committed = max(number, batch.number + 1), max(turn, (epoch, index + 1))

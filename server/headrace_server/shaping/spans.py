@@ -128,8 +128,10 @@ class Spans:
         # versions: tokens of the commits that saved their states
         self.lines, self.indices, self.chunks, self.rows, first, end, self.versions = numbers
         room = None
+        self.height = len(entries)  # number of rows that hold a segment
         if cut.packed:
             self.heads, self.row_of, self.begins = laid_out(lanes, end - first)
+            self.height = len(self.heads)
             self.tails = np.append(self.heads[1:], len(first))[: len(self.heads)] - 1
             room = cut.unroll - self.begins
         self.first, self.end = first, end
@@ -141,11 +143,6 @@ class Spans:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    @property
-    def height(self) -> int:
-        """Number of rows that hold a segment."""
-        return len(self.entries[self.heads])
 
     def of_chunks(self) -> set[int]:
         """Return the numbers of the chunks from which the segments come."""

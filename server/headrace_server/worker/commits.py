@@ -88,6 +88,7 @@ class Stores:
         #: The partition that works now: what it has to store waits.
         self.busy: Part | None = None
         self._hurried = False  # whether a trainer waits for answers alone
+        self._handed = False  # whether threads of journals may have changes to write
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -175,9 +176,9 @@ class Stores:
         return self._record is not None or 2 * self._commits >= self._most
 
     @property
-    def due_in_s(self) -> float:
-        """Seconds until ``due``."""
-        return 0.0 if self._record else max(0.0, self._write_at - time.monotonic())
+    def due_at(self) -> float:
+        """When it is ``due``."""
+        return 0.0 if self._record else self._write_at
 
     def write(self, whole: bool = True) -> bool:
         """Write gathered changes, and make the calls of those that are stored at once.
@@ -218,6 +219,7 @@ class Stores:
             if part.journal.write(changes):
                 self._record = part, gathered, None
             else:
+                self._handed = True
                 part.journal.submit(*changes, tickets=gathered.calls)
         except ServerError as error:
             self.fail(part, error)
@@ -245,8 +247,10 @@ class Stores:
 
     @property
     def writing(self) -> bool:
-        """Whether a store has still changes to write or to answer."""
-        return not all(part.journal.settled for part in self._parts)
+        """Whether a journal's thread has still changes to write, or calls to hand out."""
+        if self._handed:
+            self._handed = not all(part.journal.settled for part in self._parts)
+        return self._handed
 
     def then(self, part: Part, call: Call) -> None:
         """Make a call once all earlier changes of a partition are stored."""
@@ -257,6 +261,7 @@ class Stores:
 
     def copy(self, part: Part, directory: str, copied: Callable[[str], object]) -> None:
         """Copy the journal of a partition; call ``copied`` then, with any fault."""
+        self._handed = True
         try:
             part.journal.copy(Path(directory, f"{part.number}{SUFFIX}"), copied)
         except ServerError as error:

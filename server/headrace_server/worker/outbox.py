@@ -89,7 +89,7 @@ class Outbox:
         self._segments: dict[str, memoryview] = {}  # that were sent from
         self.lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
-        self._due = inf  # … the first of them
+        self.due_at = inf  # … the first of them
         self._gather_until = 0.0
         self._gathered_bytes = 0
 
@@ -174,18 +174,13 @@ class Outbox:
     def _send_within(self, session: Session, wait_s: float) -> None:
         due = min(time.monotonic() + wait_s, self._answers.get(session, inf))
         self._answers[session] = due
-        self._due = min(self._due, due)
+        self.due_at = min(self.due_at, due)
 
     def hurry(self, session: Session) -> None:
         """Send the answers to a session without a batch, until its next commit."""
         session.awaits = True
         if session in self._answers:
             self._send_within(session, 0.0)
-
-    @property
-    def due_in_s(self) -> float:
-        """Seconds until ``flush`` sends gathered answers."""
-        return max(0.0, self._due - time.monotonic())
 
     def flush(self) -> None:
         """Send what waits, several batches to a message, and answers that are due."""
@@ -194,14 +189,14 @@ class Outbox:
                 self.forget(session)
             elif session.open:
                 self._send_line(session)
-        if self._due == inf or (now := time.monotonic()) < self._due:
+        if self.due_at == inf or (now := time.monotonic()) < self.due_at:
             return
         for session, due in list(self._answers.items()):
             if not session.open:
                 self._answers[session] = now + _MOMENT_S
             elif due <= now:
                 self._send_answers(session)
-        self._due = min(self._answers.values(), default=inf)
+        self.due_at = min(self._answers.values(), default=inf)
 
     def _send_line(self, session: Session) -> None:
         self.lines.pop(session, None)

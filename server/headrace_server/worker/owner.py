@@ -241,7 +241,7 @@ class Owner:
         poll = self._poller.poll
         if events := poll(0) or self._partitions.prepare(poll):
             return events
-        if (part := self._partitions.begin_call()) is not None:
+        if self._partitions.calls and (part := self._partitions.begin_call()) is not None:
             self._step(self._partitions.call, part, lambda: bool(self._switchboard.deferred))
             self._partitions.called(part)
             self._catch_up()
@@ -249,9 +249,9 @@ class Owner:
         if self._partitions.stores.ripe:
             self._store(whole=False)
             return poll(0)
-        due_in_s = min(self._outbox.due_in_s, self._partitions.stores.due_in_s)
+        due_at = min(self._outbox.due_at, self._partitions.stores.due_at)
         at_most_s = _SENDING_S if self._socket.sending else _TICK_S
-        return self._partitions.rest(rest, min(at_most_s, due_in_s))
+        return self._partitions.rest(rest, max(0.0, min(at_most_s, due_at - time.monotonic())))
 
     def _hear(self, ready: Collection[int]) -> None:
         """Handle messages and orders; the caller carries out what the desks say."""

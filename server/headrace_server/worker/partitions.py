@@ -122,6 +122,7 @@ class Partitions:
         self._bad: dict[str, BadRecords] = {}
         self._shares = {name: _Share() for name in feeds}
         self._worked_s = 0.0  # where the feed that has worked last began
+        self.calls = False  # whether some batches are written by functions of the user's
         self._at_work: ServedFeed | None = None  # the feed of the step under way
         self._lacks: dict[Part, str] = {}  # what their next batches lack, not yet told
         self._full = False  # whether the slab has no room for the next batch
@@ -362,8 +363,10 @@ class Partitions:
             self._diary.beat()
             return poll(min(at_most_s, _SOURCE_S))  # it counts as reading
         self._diary.idle()
-        starved = any(feed.serves and feed.desk.starved for feed in self.feeds.values())
-        reason = "slab" if self._full else "states" if starved else "trainers"
+        reason = "slab" if self._full else "trainers"
+        for feed in self.feeds.values():
+            if not self._full and feed.serves and feed.desk.starved:
+                reason = "states"
         began = time.monotonic()
         heard = poll(at_most_s)
         self._rested[reason] += time.monotonic() - began
@@ -480,6 +483,7 @@ class Partitions:
             self._bad[config.name],
             self._config.max_state_bytes,
         )
+        self.calls = self.calls or part.run.calls
         part.earlier = {*saved.chunks}
         part.run.resume(saved)
 

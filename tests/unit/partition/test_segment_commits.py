@@ -111,7 +111,7 @@ def test_a_batch_that_waits_for_room_goes_to_a_trainer_that_has_it_of_an_earlier
     player = Player(pipeline, tmp_path, slab_pages=1)
     first = player.step()
     assert player.step() is Outlook.FULL
-    assert player.feed.reclaim(replace(held, body=None))
+    assert player.feed.reclaim(replace(held))
     player.taken(first)
     assert keys_of(player.take()) == [b"k%d" % i for i in range(20, 30)]
 
@@ -140,7 +140,7 @@ def test_rows_that_are_read_again_have_the_proportions_that_they_had(
     player = Player(pipeline, tmp_path)
     player.feed.resume(model.saved)
     if reclaims:
-        assert player.feed.reclaim(replace(held, body=None))
+        assert player.feed.reclaim(replace(held))
     batches, _ = player.play(same_states)
     held_rows = [] if reclaims else [[b"k9", b"k10"]]
     later = [[b"k11", b"k12"], [b"k13", b"k14"]]

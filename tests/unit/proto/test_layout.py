@@ -20,7 +20,7 @@ from headrace_proto.layout import (
     check_slot,
     strings_at,
 )
-from headrace_server.making.segment_block import write_strings
+from headrace_server.making.segment_block import packed_strings
 
 from .generated import steady
 
@@ -57,7 +57,7 @@ def test_arrays_written_to_a_block_are_read_from_it(arrays):
         end = slot.offset + slot.nbytes
         check_slot(slot, nbytes)
         if dtype == BYTES:
-            write_strings(block, slot, value)
+            block[slot.offset : slot.offset + slot.nbytes].data[:] = packed_strings(value)
         else:
             array_at(block, slot)[...] = np.frombuffer(value, numpy_dtype(dtype)).reshape(shape)
     assert end <= nbytes < end + ALIGNMENT

@@ -84,7 +84,7 @@ def test_a_batch_with_the_states_of_another_commit_is_not_reclaimed():
     other = replace(held, place=held.place[:8] + place.tobytes())
     while (possible := feed.machine.reclaim(other)) is None:
         feed.answer(feed.machine.input.next_read(9))
-    assert not possible and feed.machine.reclaim(replace(held, body=None))
+    assert not possible and feed.machine.reclaim(replace(held))
 
 
 def test_a_batch_is_not_reclaimed_while_another_trainer_has_the_segments_before():

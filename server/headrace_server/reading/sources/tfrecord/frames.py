@@ -100,8 +100,9 @@ def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> n
     expected = (stored >> np.uint32(17)) | (stored << np.uint32(15))
     distinct = np.unique(lengths)
     if distinct.size * 16 > starts.size or distinct[-1] >= _BIG_PAYLOAD:
-        payloads = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-        got = np.fromiter((crc32c.value(data[a:b]) for a, b in payloads), np.uint32, starts.size)
+        payloads = map(slice, starts.tolist(), (starts + lengths).tolist())
+        values = map(crc32c.value, map(data.__getitem__, payloads))
+        got = np.fromiter(values, np.uint32, starts.size)
         return np.flatnonzero(got != expected)
     got = np.zeros(starts.size, np.uint32)
     for length in distinct.tolist():
