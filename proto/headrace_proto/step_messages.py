@@ -175,7 +175,7 @@ def _pack_step(message: Step) -> bytes:
     layout = f"{_STEP.format}{len(numbers)}Q"
     head = struct.pack(layout, LAYOUT, 3, *map(len, message[1:]), session, *numbers)
     for token, frame, columns in saves:
-        packed = pack_columns(columns)
+        packed = pack_columns(columns) if columns else b""
         head += _SAVE.pack(token, frame, len(packed)) + packed
     return head
 
@@ -290,13 +290,20 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     if max(numbers) > limits.MAX_COUNT or numbers[7] > limits.MAX_ROWS:
         _bounded("a packed Given", numbers)
         _bounded("Given.rows", numbers[7:8], limits.MAX_ROWS)
+    unpack_columns = _known_columns if size <= _REMEMBERED_BYTES else _columns_of
+    columns, segment = unpack_columns(data[at:place_at]), _known_names(data[name_at:end])
+    return made(Given, (*numbers, columns, data[place_at:name_at], segment)), end
+
+
+def _name_of(segment: bytes) -> str:
     try:
-        segment = str(data[name_at:end], "utf-8")
+        return segment.decode()
     except UnicodeDecodeError:
         raise ProtocolError("Given.segment is not a text in UTF-8") from None
-    unpack_columns = _known_columns if size <= _REMEMBERED_BYTES else _columns_of
-    fields = *numbers, unpack_columns(data[at:place_at]), data[place_at:name_at], segment
-    return made(Given, fields), end
+
+
+#: Batches lie in a few segments.
+_known_names = lru_cache(64)(_name_of)
 
 
 FROM_TRAINER.packed(3, Step, _pack_step, _unpack_step)

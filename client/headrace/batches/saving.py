@@ -59,15 +59,15 @@ _FETCHED_AHEAD = (
 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Saves:
     """The saves of one batch."""
 
     taken_at: float
     lock: Any  # held during a save
-    lanes: Any = None  # of its rows, where states stay here
-    values: dict[str, Any] = field(default_factory=dict)  # by saved state; None: in the upload
-    upload: Upload | None = None
+    values: dict[str, Any]  # by saved state; None: in the upload
+    lanes: Any = field(default=None, init=False)  # of its rows, where states stay here
+    upload: Upload | None = field(default=None, init=False)
 
 
 class Saving(TakenBatches):
@@ -107,7 +107,7 @@ class Saving(TakenBatches):
         # A flush sends the states after the last save, so no save may happen during it.
         lock = self._flushing if self.kept else threading.Lock()
         batch._saving = self
-        batch._saves = saves = _Saves(self._link.waits.looked_at, lock)
+        batch._saves = saves = _Saves(self._link.waits.looked_at, lock, {})
         if self.kept:
             partition = given.partition
             lanes, starts = batch.array("@lane"), batch.array("@starts")
@@ -201,12 +201,12 @@ class Saving(TakenBatches):
         saves = batch._saves
         with saves.lock:
             saved = saves.values
-            for name in ready:
-                if name in saved:
-                    raise StateError(
-                        f"state {name!r} of batch {batch.partition}/{batch.number} is saved "
-                        "already, and that stands"
-                    )
+            if not saved.keys().isdisjoint(ready):
+                name = next(name for name in ready if name in saved)
+                raise StateError(
+                    f"state {name!r} of batch {batch.partition}/{batch.number} is saved "
+                    "already, and that stands"
+                )
             try:
                 if self.kept:
                     saved.update(ready)

@@ -295,11 +295,10 @@ class Trainer:
 
         ``accepts`` may leave it here, by False or an exception.
         """
-        request = self._next() if self.ready else None
-        held = None if request is None else self.ready.get(request)
-        if held is None or self.full:
+        if not self.ready or (request := self._next()) not in self.ready or self.full:
             self.waits = True
             return None
+        held = self.ready[request]
         epoch = held.given.turn_epoch
         if epoch > self.epoch:
             # others may have more of the epoch before

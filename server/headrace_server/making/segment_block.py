@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice
 from math import prod
 from typing import Any
@@ -77,18 +77,21 @@ class _Numbers:
         self.of_block = _viewer(self.slots, self.end)
 
 
-def _viewer(slots: Mapping[str, ColumnPlace], end: int) -> Callable[[np.ndarray], Any]:
-    """Return a function that views a block, or several of ``end`` bytes, as columns by name."""
+def _viewer(slots: Mapping[str, ColumnPlace], end: int) -> Callable[..., Any]:
+    """Return a function of a shape and a ``buffer``: it views blocks as columns by name.
+
+    The blocks, of ``end`` bytes each, have this shape; () is one.
+    """
     if end >= _MOST_RECORD:  # it is one block
-        return lambda blocks: {
-            name: array_at(blocks.reshape(-1), slot).reshape(*blocks.shape[:-1], *slot.shape)
+        return lambda shape, buffer: {
+            name: array_at(buffer.reshape(-1), slot).reshape(*shape, *slot.shape)
             for name, slot in slots.items()
         }
     formats = [(numpy_dtype(slot.dtype), slot.shape) for slot in slots.values()]
     offsets = [slot.offset for slot in slots.values()]
     named = {"names": list(slots), "formats": formats, "offsets": offsets, "itemsize": end}
     record = np.dtype(named)  # type: ignore[call-overload]
-    return lambda blocks: np.ndarray(blocks.shape[:-1], record, blocks)
+    return partial(np.ndarray, dtype=record)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -239,12 +242,12 @@ class Gathered:
         if count > 1:
             placed = layout.placed_numbers((self.rows, 0, 0, 1))
             self.heads = np.zeros((count, placed.head), np.uint8)
-            columns = placed.of_heads(self.heads)
+            columns = placed.of_heads((count,), buffer=self.heads)
         self.columns = columns
         if "@lane" in layout.fields:
             lanes = np.arange(self.rows) if spans.size else spans.lanes[spans.heads]
             columns["@lane"][...] = lanes.reshape(count, -1)
-        if not len(spans):  # of a rank
+        if not spans.height:  # of a rank
             self.absent = [np.ones((self.rows, layout.geometry.width), bool).nonzero()]
             return
         for name in layout.of_examples:
@@ -448,7 +451,7 @@ class SegmentBlock:
             self.results = layout.results(batch, gathered.offers)
             if layout.texts:
                 self.results = list(self.results)
-        self._texts = [packed_strings(self._strings(name)) for name in layout.strings]
+        self._texts = [*map(self._strings, layout.strings)]
         counts = gathered.rows, len(self._starts), states, gathered.most
         self._places = places = layout.places(counts, tuple(map(len, self._texts)))
         self.slots, self.nbytes = places.slots, places.nbytes
@@ -474,7 +477,7 @@ class SegmentBlock:
         gathered, layout, places = self._gathered, self._layout, self._places
         if layout.packed or self.batch.size:
             block[: self.nbytes] = 0
-        self.columns = columns = places.numbers.of_block(block)
+        self.columns = columns = places.numbers.of_block((), buffer=block)
         gathered.gather(columns)
         if gathered.heads is not None:
             block[: places.numbers.head] = gathered.heads[self._number]
@@ -517,19 +520,18 @@ class SegmentBlock:
                 return
         self.results = ()
 
-    def _strings(self, name: str) -> list[bytes]:
-        """Return strings of a column, in C order."""
+    def _strings(self, name: str) -> bytes:
+        """Return a column of strings as it is in the block."""
         column, gathered = self.extra.get(name), self._gathered
         if column is None:
-            return gathered.texts(name, self._number, self.results)
+            return packed_strings(gathered.texts(name, self._number, self.results))
         if isinstance(column, tuple):
             column = column[0][column[1]]
             if self.batch.size:
                 whole = np.full((gathered.rows, *column.shape[1:]), b"", object)
                 whole[gathered.rows_at] = column
                 column = whole
-        flat: list[bytes] = column.reshape(-1).tolist()
-        return flat
+        return packed_strings(column.reshape(-1).tolist())
 
 
 def packed_strings(texts: list[bytes]) -> bytes:

@@ -48,11 +48,6 @@ def segment_name(worker: int, life: int, number: int) -> str:
     return f"slab-{worker}-{life}-{number}"
 
 
-@lru_cache(maxsize=1024)
-def _name_in_messages(worker: int, life: int, number: int) -> bytes:
-    return segment_name(worker, life, number).encode()
-
-
 def map_segment(path: Path) -> np.ndarray:
     """Return an existing segment, read-only, as uint8."""
     with opened(path) as fd:
@@ -89,13 +84,15 @@ class Slab:
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         #: By id, the last one freed at the end: blocks that are free, though the arena does not
-        #: know it; and their bytes.
+        #: know it.
         self._spare: dict[int, Block] = {}
-        self._spare_bytes = 0
+        self.used_bytes = 0  # of all blocks that are neither lent nor spare
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for more
         self._logged_full = self._logged_beyond = False
         self.removed: list[str] = []  # names of segments that others may unmap
+        #: Returns the name of a segment, as messages have it.
+        self.name_in_messages = lru_cache(1024)(self._encoded_name)
 
     @property
     def crowded(self) -> bool:
@@ -111,16 +108,6 @@ class Slab:
             self._free_spare()
             return self._arena.lacks(self._largest) > rest
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all blocks that are not lent."""
-        taken = self._arena.used_bytes + self._beyond_bytes
-        return taken - self._lent_bytes - self._spare_bytes
-
-    def name_in_messages(self, block: Block) -> bytes:
-        """Return the name of a block's segment, as messages have it."""
-        return _name_in_messages(self._worker, self._life, block.segment)
-
     def allocate(self, nbytes: int, beyond: bool = False) -> Block | None:
         """Return a block, or None if there is no room until others are freed.
 
@@ -131,6 +118,7 @@ class Slab:
         """
         with self._lock:
             if (spare := self._fitting_spare(nbytes)) is not None:
+                self.used_bytes += spare.nbytes
                 return spare
         size = _whole_pages(nbytes)
         if size > self.budget_bytes:
@@ -151,7 +139,9 @@ class Slab:
             self._free_spare()
             lacking, rest = self._arena.lacks(size), self.budget_bytes - self._arena.size
             if lacking <= rest and self._grows(lacking, min(max(lacking, self._step_bytes), rest)):
-                return self._arena.allocate(size)
+                if (block := self._arena.allocate(size)) is not None:
+                    self.used_bytes += size
+                return block
         return None
 
     def _grows(self, lacking: int, step: int) -> bool:
@@ -201,6 +191,8 @@ class Slab:
             return None
         self._last_segment = number
         self._beyond_bytes += size
+        with self._lock:
+            self.used_bytes += size
         if not self._logged_beyond:
             self._logged_beyond = True
             logger.warning(
@@ -233,6 +225,8 @@ class Slab:
         if self._lent.pop(id(block), None) is None:
             return False
         self._lent_bytes -= block.nbytes
+        with self._lock:
+            self.used_bytes += block.nbytes
         return True
 
     def give_back(self, block: Block) -> None:
@@ -249,14 +243,13 @@ class Slab:
             if id(block) in self._spare:
                 raise ValueError(f"{block} is freed twice")
             self._spare[id(block)] = block
-            self._spare_bytes += block.nbytes
+            self.used_bytes -= block.nbytes
 
     def _fitting_spare(self, nbytes: int) -> Block | None:
         """Return the block that was freed last, if it has the pages for so many bytes."""
         if self._spare:
             number, spare = self._spare.popitem()
             if spare.nbytes - PAGE < nbytes <= spare.nbytes:
-                self._spare_bytes -= spare.nbytes
                 return spare
             self._spare[number] = spare
         return None
@@ -271,9 +264,11 @@ class Slab:
                 self.removed.append(segment_name(self._worker, self._life, block.segment))
             else:
                 self._arena.free(block)
-        self._spare_bytes = 0
 
     # Files
+
+    def _encoded_name(self, number: int) -> bytes:
+        return segment_name(self._worker, self._life, number).encode()
 
     def _path(self, number: int) -> Path:
         return self._directory / segment_name(self._worker, self._life, number)

@@ -259,7 +259,7 @@ class Run(ABC):
 
         It uses idle time: it changes when work is done, not its result.
         """
-        return not self.machine.unwritten
+        return False
 
     @property
     def calls_ahead(self) -> bool:

@@ -347,14 +347,15 @@ class SegmentRun(Run):
         if isinstance(out, tuple):
             return out
         spans = out.draft
-        if self.machine.chained and len(spans.ended) < len(spans):
+        if self.machine.chained and len(spans.ended) < len(spans.entries):
             # Ended examples too: their entries are not read before other examples begin there.
             assert payload is not None
             columns, block = payload
             arrays = arrays_of(self.cutting.states, block, columns)
             if spans.size:
                 arrays = [array[spans.lanes[spans.tails]] for array in arrays]
-            self.states.grow(self.machine.entries.size)
+            if batch.body is None:  # an earlier life wrote it
+                self.states.grow(self.machine.entries.size)
             self.states.put(spans.entries[spans.tails], arrays)
         self._saved.append((spans, () if self.cutting.at_trainer else out.keys))
         if self.cutting.lanes:

@@ -164,7 +164,8 @@ class Entries:
         self, entries: np.ndarray, lanes: np.ndarray = NO_NUMBERS, starts: np.ndarray = NO_NUMBERS
     ) -> Spans:
         """Return the batch that is expected next, of the next segments of these examples."""
-        numbers, openings = self._numbers.take(entries, 1), self.openings(entries)
+        numbers = self._numbers.take(entries, 1)
+        openings = self.opening.take(entries) if self.draws else None
         self._expected = Spans(entries, numbers, self.cut, lanes, starts, openings=openings)
         return self._expected
 

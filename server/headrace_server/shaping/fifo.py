@@ -12,16 +12,12 @@ class Fifo:
     came out are views and stay as they are.
     """
 
-    __slots__ = ("_begin", "_end", "_items")
+    __slots__ = ("_begin", "_end", "_items", "count")
 
     def __init__(self, *inner: int) -> None:
         self._items = np.empty((0, *inner), np.int64)
         self._begin = self._end = 0
-
-    @property
-    def count(self) -> int:
-        """Number of items in it."""
-        return self._end - self._begin
+        self.count = 0  # of items in it
 
     def put(self, items: np.ndarray) -> None:
         """Append items."""
@@ -31,12 +27,14 @@ class Fifo:
             grown[: len(left)] = left
             self._items, self._begin, self._end = grown, 0, len(left)
         begin, self._end = self._end, self._end + len(items)
+        self.count += len(items)
         self._items[begin : self._end] = items
 
     def get(self, n: int) -> np.ndarray:
         """Remove and return the first ``n``; there must be that many."""
         begin = self._begin
         self._begin = end = begin + n
+        self.count -= n
         return self._items[begin:end]
 
     def first(self, n: int) -> np.ndarray:
@@ -50,6 +48,7 @@ class Fifo:
     def drop(self, n: int) -> None:
         """Remove the last ``n``."""
         self._end -= n
+        self.count -= n
 
     def remove(self, items: np.ndarray) -> None:
         """Remove these numbers at any place in the queue."""

@@ -155,7 +155,8 @@ class Spans:
         base, lanes = self.indices[:1], self.lanes
         if not len(lanes):
             lanes = np.arange(len(self.entries))
-        after = np.where(self.last, -self.after, self.after)
+        after = self.after.copy()
+        np.negative(after, after, where=self.last)
         # two numbers of 32 bits in each of 64: the first one, in the lower bits, is not negative
         pairs = lanes + (self.indices - base << 32), self.first + (after << 32), self.versions
         place = np.array(pairs).T

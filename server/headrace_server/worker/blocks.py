@@ -48,7 +48,7 @@ class Blocks:
             known = self._known.get(id(slots))
             body.columns = known[1] if known and known[0] is slots else self._columns_of(slots)
             body.crowded, body.made = self._slab.crowded, made
-            body.segment = self._slab.name_in_messages(body.block)
+            body.segment = self._slab.name_in_messages(body.block.segment)
             made.batches += 1
             made.rows += batch.rows
             made.bytes += batch.nbytes

@@ -84,7 +84,7 @@ class Stores:
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
-        self._write_at = inf  # … and when they are due
+        self.due_at = inf  # … and when they are due
         #: The partition that works now: what it has to store waits.
         self.busy: Part | None = None
         self._hurried = False  # whether a trainer waits for answers alone
@@ -135,19 +135,19 @@ class Stores:
         """Have the changes of a partition stored."""
         self._of(part).changed = True
         if at_once:
-            self._write_at = 0.0
+            self.due_at = 0.0
 
     def _of(self, part: Part) -> _Gathered:
         found = self._gathered.get(part)
         if found is None:
             found = self._gathered[part] = _Gathered()
-            self._write_at = min(self._write_at, time.monotonic() + self._times * _GATHER_S)
+            self.due_at = min(self.due_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
     def note(self, part: Part, key: str, value: Callable[[], bytes]) -> None:
         """Have a value, as it is then, stored beside the examples of a partition."""
         self._of(part).notes[key] = value
-        self._write_at = 0.0
+        self.due_at = 0.0
 
     def hurry(self) -> None:
         """Have all changes written now: a trainer waits for the answers."""
@@ -158,7 +158,7 @@ class Stores:
         """Whether to ``write`` now, a part at least."""
         if self._record is not None or self._commits >= self._most or self._hurried:
             return True
-        return self._write_at != inf and time.monotonic() >= self._write_at
+        return self.due_at != inf and time.monotonic() >= self.due_at
 
     @property
     def urgent(self) -> bool:
@@ -168,17 +168,12 @@ class Stores:
         """
         if self._hurried or self._commits >= 2 * self._most:
             return True
-        return time.monotonic() >= self._write_at
+        return time.monotonic() >= self.due_at
 
     @property
     def ripe(self) -> bool:
         """Whether to write a part now, if there is nothing else to do."""
         return self._record is not None or 2 * self._commits >= self._most
-
-    @property
-    def due_at(self) -> float:
-        """When it is ``due``."""
-        return 0.0 if self._record else self._write_at
 
     def write(self, whole: bool = True) -> bool:
         """Write gathered changes, and make the calls of those that are stored at once.
@@ -208,7 +203,7 @@ class Stores:
                 if release := part.run.take_release():  # the log keeps the rest until then
                     gathered.calls.append(release)
             if not self._gathered:
-                self._write_at, self._hurried = inf, False
+                self.due_at, self._hurried = inf, False
             return part is not None
         (part, gathered, changes), self._record = self._record, None
         if changes is None:

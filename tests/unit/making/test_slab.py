@@ -37,7 +37,7 @@ def test_a_slab_is_a_private_file_of_the_workers_name_that_takes_pages_as_it_gro
     block = s.allocate(100)
     assert (
         block is not None
-        and s.name_in_messages(block).decode() == segment_name(3, 7, 0) == "slab-3-7-0"
+        and s.name_in_messages(block.segment).decode() == segment_name(3, 7, 0) == "slab-3-7-0"
     )
     assert taken(tmp_path) == {"slab-3-7-0": 4}
     status = (tmp_path / "slab-3-7-0").stat()
@@ -55,7 +55,7 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
         s.memory(block)[:] = i + 1
     for i, block in enumerate(blocks):
         assert block is not None
-        seen = map_segment(tmp_path / s.name_in_messages(block).decode())
+        seen = map_segment(tmp_path / s.name_in_messages(block.segment).decode())
         assert set(seen[block.offset : block.offset + PAGE].tolist()) == {i + 1}
         with pytest.raises(ValueError, match="read-only"):
             seen[0] = 1
