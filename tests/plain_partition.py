@@ -13,7 +13,7 @@ import numpy as np
 from headrace_server.leasing.words import ANYONE, Outlook
 from headrace_server.shaping.bucket import Buckets, PlainBatches
 from headrace_server.shaping.input import Input
-from headrace_server.shaping.plain import Plain, Stored
+from headrace_server.shaping.plain import PlainMachine, Stored
 from headrace_server.shaping.plan import Read
 
 FOREVER = 1 << 62
@@ -38,7 +38,7 @@ class PlainPartition:
     ):
         self.number, self.rows, self.buckets, self.limit = number, rows, buckets, limit
         shaper = Buckets([size] * buckets, True) if buckets > 1 else PlainBatches(size, True)
-        self.machine = Plain(number, Input(shaper, 0, epochs, across), shaper)
+        self.machine = PlainMachine(number, Input(shaper, 0, epochs, across), shaper)
         self.gone = self.machine.gone
         self._chunks = {}  # (epoch, row) of each row, by number
         self._next_read = None

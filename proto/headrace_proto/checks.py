@@ -114,4 +114,5 @@ Blob = Annotated[bytes, _blob]
 Seconds = Annotated[float, _seconds]
 Map = Annotated[dict[str, Any], _map]  #: of plain data
 Plain = Annotated[Any, _plain]  #: nested lists, maps, numbers, strings
-Columns = Annotated[Any, _columns]  #: where each column of a block lies: [offset, nbytes, shape]
+#: The place of each column in a block: its offset, its bytes, its shape.
+Columns = Annotated[Sequence[tuple[int, int, Sequence[int]]], _columns]

@@ -74,7 +74,7 @@ class ServerAt:
         """Take a snapshot of a feed; arguments and result are those of ``Supervisor.snapshot``."""
         return dict(self.ask("snapshot", timeout_s, feed=feed or "", name=name, whole=whole))
 
-    def ask(self, what: str, timeout_s: float = TIMEOUT_S, **fields: Any) -> Plain:
+    def ask(self, what: str, timeout_s: float = TIMEOUT_S, **fields: Any) -> Any:
         """Return the result of a command; ``fields`` are those of the message."""
         command = Command(limits.PROTOCOL, __version__, 1, what, **fields)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -104,7 +104,7 @@ class ServerAt:
             f"no server answers at {self.address}: no answer within {timeout_s:g} s{done}"
         )
 
-    def _result(self, frames: Sequence[bytes]) -> Plain:
+    def _result(self, frames: Sequence[bytes]) -> object:
         try:
             answer = FROM_SERVER.decode(frames[0])
             if isinstance(answer, Answered) and not answer.code:

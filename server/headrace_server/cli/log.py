@@ -14,9 +14,8 @@ from collections import defaultdict
 
 from headrace_proto.errors import UnknownFeed, near, one_line
 
-from ..pipeline.declaration import Plain
 from ..process.option import Option
-from ..watch.statuses import added
+from ..watch.statuses import LogStatus, Part, added
 from .asking import RESTART_S
 from .frame import with_options
 from .options import JSON
@@ -64,7 +63,7 @@ def log(options: Namespace) -> int | None:
         words = json.dumps({name: getattr(options, name) for name in names})
         return subprocess.run([sys.executable, "-m", "headrace.append", words]).returncode
     servers = askers(options)
-    logs: list[Plain] = [one for asker in servers for one in asker.ask("logs")]
+    logs: list[LogStatus] = [one for asker in servers for one in asker.ask("logs")]
     known = sorted({one["log"] for one in logs})
     if options.action != "list":
         if options.log not in known:
@@ -86,9 +85,9 @@ def log(options: Namespace) -> int | None:
     return None
 
 
-def _lines(logs: list[Plain], brief: bool) -> list[str]:
+def _lines(logs: list[LogStatus], brief: bool) -> list[str]:
     """Return the table of logs (``brief``), or of the partitions of one, and what rests there."""
-    parts: defaultdict[tuple[str, str], list[Plain]] = defaultdict(list)
+    parts: defaultdict[tuple[str, str], list[Part]] = defaultdict(list)
     resting = list[list[str]]()
     for one in logs:
         place = one["log"] if brief else str(one["partition"])

@@ -15,6 +15,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE
@@ -119,8 +120,8 @@ def _changes(
     state: Path,
     feed: FeedConfig,
     file: Path,
-    known: dict[str, Plain],
-    now: dict[str, Plain],
+    known: dict[str, Any],
+    now: dict[str, Any],
     rewritten: bool,
 ) -> list[str]:
     """Return the changes of a feed, for people; ConfigChanged for another share."""
@@ -162,7 +163,7 @@ def _check_share(state: Path, feed: FeedConfig, known: Sequence[int]) -> None:
     )
 
 
-def described(feed: FeedConfig) -> dict[str, Plain]:
+def described(feed: FeedConfig) -> dict[str, Any]:
     """Return the parts of a feed that its state depends on, as JSON data.
 
     The policy for bad examples is left out: these are never part of a state.
@@ -177,13 +178,13 @@ def described(feed: FeedConfig) -> dict[str, Plain]:
     }
     if feed.share != WHOLE:
         whole[SHARE] = feed.share
-    described: dict[str, Plain] = json.loads(json.dumps(whole, default=jsonable))
+    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
     return described
 
 
-def _known(file: Path) -> dict[str, Plain] | None:
+def _known(file: Path) -> dict[str, Any] | None:
     """Read the feed that a state was noted for; None where there is none."""
-    known: Plain = read_json(file, lambda plain: plain, _next(file))
+    known: object = read_json(file, lambda plain: plain, _next(file))
     if known is None:
         if has_states(file.parent):
             raise ServerError(f"{file} is gone, and states lie beside it. {_next(file)}")
@@ -202,7 +203,7 @@ def _known(file: Path) -> dict[str, Plain] | None:
     return known
 
 
-def _same_files(old: list[Plain], new: list[Plain], rewritten: bool) -> bool:
+def _same_files(old: list[list[Any]], new: list[list[Any]], rewritten: bool) -> bool:
     """Return whether files are the same ones at other places, or with ``rewritten`` at any."""
     before, now = ([(str(path).rsplit("/", 1)[-1], n) for path, n, _ in one] for one in (old, new))
     stamps = {path: stamp for path, _, stamp in old}
@@ -210,7 +211,7 @@ def _same_files(old: list[Plain], new: list[Plain], rewritten: bool) -> bool:
     return old != new and before == now and (kept or rewritten)
 
 
-def _follow(source: dict[str, Plain], now: dict[str, Plain]) -> None:
+def _follow(source: dict[str, Any], now: dict[str, Any]) -> None:
     """Have a source, and those that it is made of, read from the places of now."""
     source["paths"] = now["paths"]
     parts = (of["options"].get("sources", ()) for of in (source, now))
@@ -218,7 +219,7 @@ def _follow(source: dict[str, Plain], now: dict[str, Plain]) -> None:
         _follow(part, there)
 
 
-def _files_unlike(old: list[Plain], new: list[Plain]) -> Iterator[str]:
+def _files_unlike(old: list[list[Any]], new: list[list[Any]]) -> Iterator[str]:
     """Yield the differences of two lists of path, size and stamp, for people."""
     before, now = ({path: rest for path, *rest in files} for files in (old, new))
     for path, (size, stamp) in before.items():

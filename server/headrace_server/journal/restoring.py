@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files.durable_file import read_json, sync_directory, whole, write_durably, writing
-from ..pipeline.declaration import Plain
+from ..pipeline.declaration import Options
 from ..process.config import BEGINNING, FeedConfig
 from .feed_directory import SUFFIX, check_feed
 from .snapshots import GENERATION, sync_file
@@ -47,7 +47,7 @@ def resumption(state: Path, feed: str) -> Resumption:
     return read_json(state / "feeds" / feed / GENERATION, _resumption) or Resumption()
 
 
-def _resumption(plain: Plain) -> Resumption:
+def _resumption(plain: Options) -> Resumption:
     return Resumption(whole(plain["generation"]), str(plain["snapshot"]), plain.get("before", ""))
 
 
@@ -69,7 +69,7 @@ def prepare(state: Path, feed: FeedConfig, source: Path | None, snapshot: str) -
                     shutil.copyfile(path, new / path.name)
                     sync_file(new / path.name)
     check_feed(state, feed, new, rewritten=True)
-    plain: dict[str, Plain] = {"generation": before.generation + 1, "snapshot": snapshot}
+    plain: dict[str, int | str] = {"generation": before.generation + 1, "snapshot": snapshot}
     if snapshot == BEGINNING:
         plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
     write_durably(new / GENERATION, json.dumps(plain))

@@ -31,8 +31,9 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import ServerError
 from headrace_proto.placement import WHOLE, Share
@@ -287,7 +288,7 @@ class Shelf:
         return text
 
 
-def _number_of(leaf: Plain) -> int:
+def _number_of(leaf: Mapping[str, Any]) -> int:
     return whole(leaf["number"])
 
 

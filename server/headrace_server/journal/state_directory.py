@@ -28,7 +28,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
@@ -36,7 +36,6 @@ from headrace_proto.placement import WHOLE, Share, next_term
 from headrace_proto.token import Token
 
 from ..files.durable_file import held, read_json, refuse_links, usable, write_durably, writing
-from ..pipeline.declaration import Plain
 from ..process.config import BEGINNING, FeedConfig, RunConfig
 from ..process.settings import KEEP_SNAPSHOTS
 from .feed_directory import check_feed, has_states, moved_aside, with_partitions
@@ -219,7 +218,7 @@ class StateDirectory:
             self._lock = -1
 
 
-def _terms(plain: Plain) -> list[int]:
+def _terms(plain: Iterable[list[int]]) -> list[int]:
     """Return the number of starts and the terms of the last ones, which a term's file has twice."""
     once, again = plain
     if once != again or len(once) < 2 or {*map(type, once)} != {int} or min(once) < 0:

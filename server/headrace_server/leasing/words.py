@@ -72,6 +72,10 @@ class Batch:
         return f"{self.number} of partition {self.partition}"
 
 
+#: The kind of an order and its value, before it has its place; see ``Order``.
+Proposal = tuple[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """An order to a partition, by its ``kind``, with the place at which it takes effect.

@@ -21,7 +21,6 @@ from headrace_proto.errors import DataError
 from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
 from headrace_proto.schema import OFFSETS, Field
 
-from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, Rows, Strings, row_count, take
 from ..shaping.bucket import NO_PADDING, Padding
@@ -65,7 +64,7 @@ class Assembly:
         #: Columns after those of the rows: masks, or the offsets of a ``RaggedAssembly``.
         self._added: list[np.ndarray] = []
         #: Columns of numbers with a value for padding: number, places of real elements, value.
-        self._valued: list[tuple[int, np.ndarray, Plain]] = []
+        self._valued: list[tuple[int, np.ndarray, Any]] = []
         #: By column what the parts have of it, and the same as it is written.
         self.columns: list[Pieces] = []
         self._written: list[Pieces] = []

@@ -34,7 +34,7 @@ from headrace_proto.layout import Slot as ColumnPlace
 from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 
-from ..pipeline.declaration import Plain
+from ..pipeline.argument_checks import PaddingValues
 from ..reading.columns import Strings, ranges
 from ..shaping.spans import ALL, Spans, joined
 from .assemble import as_bytes
@@ -112,7 +112,7 @@ class BlockLayout:
         fields: Mapping[str, Field],
         geometry: Geometry,
         masks: Collection[str],
-        values: Mapping[str, Plain],
+        values: PaddingValues,
         results: Results | None = None,
     ) -> None:
         """``masks``: sequences with a mask of their real steps.  ``values``: paddings of sequences.

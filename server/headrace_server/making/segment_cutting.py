@@ -21,7 +21,7 @@ from headrace_proto.schema import RESERVED, Field
 from headrace_proto.segment_layout import NUMBERS, PACKED
 
 from ..pipeline.argument_checks import MASK, selector_text
-from ..pipeline.declaration import Plain, Shape
+from ..pipeline.declaration import Options, Shape
 from ..pipeline.segment_options import (
     MOST_STEPS,
     check_rows,
@@ -156,7 +156,7 @@ class StateSource:
     constant: np.ndarray | None = None  # None and no column: zeros
 
     @classmethod
-    def of(cls, plain: Mapping[str, Plain]) -> StateSource:
+    def of(cls, plain: Options) -> StateSource:
         name, kind, value = plain["name"], plain["kind"], plain["value"]
         shape: tuple[int, ...] = tuple(plain["shape"])
         field = Field(plain["dtype"], shape)
@@ -296,7 +296,7 @@ class Cutting:
             fields["state:" + state.name] = Field(state.field.dtype, (rows, *state.field.shape))
         return fields
 
-    def properties(self) -> dict[str, Plain]:
+    def properties(self) -> dict[str, Any]:
         """Return the description of the feed for trainers, beside its schema."""
         return {
             "shape": "sequences",

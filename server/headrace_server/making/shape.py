@@ -22,13 +22,14 @@ from headrace_proto.schema import RESERVED, Field
 from ..pipeline.argument_checks import (
     MASK,
     MAX_BATCH_SIZE,
+    PaddingValues,
+    Selector,
     check_padding,
     checked_int,
     ragged_fault,
     size_fault,
     varying,
 )
-from ..pipeline.declaration import Plain
 from ..reading.chunk import BadRecords, Chunk, Faults, without
 from ..reading.columns import Ragged, field_of
 from ..reading.row_values import COST, Values, below
@@ -66,7 +67,7 @@ class Shape(ABC):
     batch_sizes: Sequence[int | None] = ()
     kind = ""
     shaper: RowShaper  # once it is open
-    _balance: list[Plain] | None = None  # the cost of a row, where batches of a round cost the same
+    _balance: Selector | None = None  # the cost of a row, where batches of a round cost the same
     _costs: Values | None = None
 
     # Declared
@@ -143,7 +144,7 @@ class PaddedRows(Shape):
         dynamic_pad: bool,
         pad_to_multiple: int | None = None,
         pad_to: Mapping[str, list[int | None]] | None = None,
-        padding_values: Mapping[str, Plain] | None = None,
+        padding_values: PaddingValues | None = None,
         mask: bool = False,
         ragged: bool = False,
         length_column: str | None = None,

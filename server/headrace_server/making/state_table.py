@@ -14,12 +14,12 @@ import msgpack
 import numpy as np
 
 from headrace_proto.channel import Frame
+from headrace_proto.checks import Columns
 from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, NUMPY_OF, numpy_dtype
 from headrace_proto.layout import Slot as ColumnPlace
 from headrace_proto.layout import strings_at
 
-from ..pipeline.declaration import Plain
 from ..reading.columns import Strings
 from ..shaping.spans import Spans
 from ..shaping.stored_state import Column as StateColumn
@@ -45,7 +45,7 @@ def initial(state: StateSource, offer: Offer, rows: np.ndarray) -> np.ndarray:
     return taken
 
 
-def arrays_of(states: Sequence[StateSource], block: Frame, columns: Plain) -> list[np.ndarray]:
+def arrays_of(states: Sequence[StateSource], block: Frame, columns: Columns) -> list[np.ndarray]:
     """Return the arrays of a block of states, whose columns were checked on arrival."""
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):

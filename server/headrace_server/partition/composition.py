@@ -15,7 +15,7 @@ from ..reading.intake import Intake
 from ..reading.source import StreamSource
 from ..reading.sources.live import LogReader
 from ..shaping.input import Input
-from ..shaping.plain import Plain
+from ..shaping.plain import PlainMachine
 from .live_run import LiveRun
 from .partition_run import Run
 from .plain_run import PlainRun
@@ -76,7 +76,7 @@ def compose(
     made = shape.made()
     made.open(partition)
     rows = Input(made.shaper, intake.start, order.epochs, order.across_batches)
-    machine = Plain(partition, rows, made.shaper)
+    machine = PlainMachine(partition, rows, made.shaper)
     machine.targets, machine.mix = [*intake.stratified, *machine.targets], intake.mix
     run = PlainRun(intake, machine, slab, made)
     run.schema  # noqa: B018 - the shape refuses columns that it can not batch

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -25,7 +26,6 @@ from headrace_proto.schema import Field
 from ..making.segment_cutting import Cutting, Offer
 from ..making.slab import Slab
 from ..making.state_table import stored_states
-from ..pipeline.declaration import Plain
 from ..reading.intake import Intake
 from ..reading.sources.live import LogReader
 from ..shaping.log_admission import END, LogAdmission
@@ -79,7 +79,7 @@ class LiveRun(SegmentRun):
         first = f"sequence {key.decode(errors='backslashreplace')!r:.200} lacks {steps} steps"
         return f": {rest} sequences rest; {first}, the fewest of them"
 
-    def status(self) -> dict[str, Plain]:
+    def status(self) -> dict[str, Any]:
         status = super().status()
         status["segment_standing"]["resting"] = self._log.resting()[0]
         return status

@@ -4,9 +4,9 @@
     machine   decides: which rows are read next, which rows make a batch
     Run       holds the rows of chunks, writes batches of them, and has what outlives the process
 
-                              machine     run
-    plain batches             Plain       PlainRun
-    segments                  Segments    SegmentRun
+                              machine         run
+    plain batches             PlainMachine    PlainRun
+    segments                  Segments        SegmentRun
 
     make() ─► batches              each lies in its block
            ─► []                   something else was done; call again
@@ -28,30 +28,30 @@ from typing import Any
 
 from headrace_proto import layout
 from headrace_proto.channel import Frame
+from headrace_proto.checks import Columns
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..leasing.words import Batch, Order, Outlook, Slot, Token
+from ..leasing.words import Batch, Order, Outlook, Proposal, Slot, Token
 from ..making.arena import Block
 from ..making.assemble import Assembly
 from ..making.segment_block import SegmentBlock
 from ..making.slab import Slab, least_bytes
-from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..shaping import plain
-from ..shaping.plan import Plan, Read
+from ..shaping.plan import Plan, Position, Read, Stages, State
 from ..shaping.segments import Segments
 from ..shaping.stored_state import Change, Saved
 
 Written = Assembly | SegmentBlock
-Machine = plain.Plain | Segments
+Machine = plain.PlainMachine | Segments
 #: Facts of the rows of a chunk, for the machine.
 Facts = dict[str, Any]
 
 
 #: The states that come with a commit: where each lies in a block, and the block.
-Payload = tuple[Plain, Frame]
+Payload = tuple[Columns, Frame]
 #: Bytes of batches that are made in one step, without a look at what else is to be done.
 TOGETHER = 1 << 20
 #: Number of batches after which a partition marks how to go on, if it did not read meanwhile.
@@ -95,7 +95,7 @@ class Run(ABC):
     #: Returns why these can not be the states of a batch; "" if they can.
     judge: Callable[[Batch, Payload | None], str] = staticmethod(lambda batch, payload: "")
     #: Positions from which a later life reads a log, as last stored; empty for other sources.
-    needs: Sequence[Plain] = ()
+    needs: Sequence[Position] = ()
 
     def __init__(self, intake: Intake, machine: Machine, slab: Slab) -> None:
         self.intake = intake
@@ -144,7 +144,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def properties(self) -> Mapping[str, Plain]:
+    def properties(self) -> State:
         """Description of the feed for trainers, beside its schema."""
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Run(ABC):
         """Go on as an earlier life left it."""
 
     @abstractmethod
-    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
+    def _hold(self, read: Read, before: Stages, chunk: Chunk) -> tuple[Chunk, Facts]:
         """Hold a chunk; return the rows of it that can be used, and the facts for the machine.
 
         ``before`` is the state of the stages before the read.
@@ -174,7 +174,7 @@ class Run(ABC):
     def sizes_checked(self, batch_sizes: Sequence[int]) -> Sequence[int]:
         """Return the batch sizes that an order asks for; ValueError where they can not be."""
 
-    def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Columns, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         return
 
@@ -361,7 +361,7 @@ class Run(ABC):
         self._mark_here()
         return there
 
-    def propose(self, what: tuple[str, Plain]) -> Order | None:
+    def propose(self, what: Proposal) -> Order | None:
         """Return an order with its place; ValueError where it can not be carried out.
 
         None: ask again after the next step.  That makes batches again which an earlier life has
@@ -409,7 +409,7 @@ class Run(ABC):
 
     # Queries
 
-    def status(self) -> dict[str, Plain]:
+    def status(self) -> dict[str, Any]:
         """Return the partition's part of a ``FeedStatus``."""
         by_class = [{}, *(target.stats() for target in self.machine.targets)]
         progress = self.intake.progress(self.machine.input.reading())

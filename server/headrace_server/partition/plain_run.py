@@ -2,7 +2,7 @@
 
 chunk ─► facts of the shape ─► held ─► Assembly of a plan
                                 └─► forgotten
-commits ─► Plain ─► records ─► Change ─► store ─► Saved ─► Plain of another life
+commits ─► PlainMachine ─► records ─► Change ─► store ─► Saved ─► PlainMachine of another life
 
 Batches are done or not, and a commit brings no states.
 """
@@ -10,6 +10,7 @@ Batches are done or not, and a commit brings no states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgpack
 
@@ -20,12 +21,11 @@ from ..leasing.words import Batch, Order, Token
 from ..making.assemble import Assembly
 from ..making.shape import Shape, with_facts
 from ..making.slab import Slab
-from ..pipeline.declaration import Plain
 from ..reading.chunk import Chunk
 from ..reading.columns import measured
 from ..reading.intake import Intake
 from ..shaping import plain
-from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.plan import RESIZED, Plan, Read, Stages, State
 from ..shaping.stored_state import Change, Saved
 from .partition_run import Facts, Payload, Run
 
@@ -36,18 +36,20 @@ _AFTER = "after "
 class PlainRun(Run):
     """One partition at work."""
 
-    machine: plain.Plain
+    machine: plain.PlainMachine
 
-    def __init__(self, intake: Intake, machine: plain.Plain, slab: Slab, shape: Shape) -> None:
+    def __init__(
+        self, intake: Intake, machine: plain.PlainMachine, slab: Slab, shape: Shape
+    ) -> None:
         super().__init__(intake, machine, slab)
         self.shape = shape
         self.capacity, self.most_rows = shape.capacity, shape.read_bound()
         #: Chunks in memory, and the state of the stages before each; None where they have none.
-        self.held: dict[int, tuple[Chunk, Plain]] = {}
+        self.held: dict[int, tuple[Chunk, Stages]] = {}
         self._known_fields: Mapping[str, Field] | None = None  # valid up to the next chunk
 
     @property
-    def properties(self) -> Mapping[str, Plain]:
+    def properties(self) -> State:
         """Description of the feed for trainers, beside its schema."""
         resized = self.machine.shaper.resized or self.machine.will_resize()
         return RESIZED if resized else {}
@@ -71,7 +73,7 @@ class PlainRun(Run):
 
     # Chunks
 
-    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
+    def _hold(self, read: Read, before: Stages, chunk: Chunk) -> tuple[Chunk, Facts]:
         self._known_fields = None
         chunk, facts = self.shape.facts(chunk, self.intake.bad)
         columns = {name: measured(column) for name, column in chunk.columns.items()}
@@ -86,7 +88,7 @@ class PlainRun(Run):
         parts = [(self.held[part.chunk][0], part.rows) for part in plan.draft.parts]
         return self.shape.assembly(parts, self._fields, plan.draft), None
 
-    def status(self) -> dict[str, Plain]:
+    def status(self) -> dict[str, Any]:
         counts = self.machine.shaper.padding.items()
         padding = {str(bucket): list(of_bucket) for bucket, of_bucket in counts}
         status = {**super().status(), "padding": padding}
@@ -163,5 +165,5 @@ class PlainRun(Run):
         self.intake.resume(at["epoch"], at["position"], cursor["dropped"])
 
 
-def _unpacked(packed: bytes) -> Plain:
+def _unpacked(packed: bytes) -> Any:
     return msgpack.unpackb(packed, strict_map_key=False)

@@ -27,6 +27,7 @@ import msgpack
 import numpy as np
 
 from headrace_proto.channel import Frame
+from headrace_proto.checks import Columns
 from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
@@ -46,11 +47,10 @@ from ..making.state_table import (
     stored_states,
 )
 from ..pipeline.argument_checks import MASK, MAX_BATCH_SIZE, checked_int
-from ..pipeline.declaration import Plain
 from ..pipeline.segment_options import check_rows
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from ..shaping.plan import RESIZED, Plan, Read
+from ..shaping.plan import RESIZED, Plan, Read, Stages, State
 from ..shaping.segments import Segments
 from ..shaping.spans import Spans
 from ..shaping.stored_state import Change, Saved
@@ -170,7 +170,7 @@ class SegmentRun(Run):
         self._gathered: Gathered | None = None  # batches that are written one after the other
         self._saved: list[Commit] = []  # since the last change
         self._changes: list[Change] = []
-        self._turns: list[Plain] = []  # as they are stored
+        self._turns: list[Any] = []  # as they are stored
         self._orders = cutting.machine.orders  # as they are stored
         self._moved = False  # whether examples got other lanes since that was stored
 
@@ -184,7 +184,7 @@ class SegmentRun(Run):
         return self._layout.fields
 
     @property
-    def properties(self) -> Mapping[str, Plain]:
+    def properties(self) -> State:
         """Description of the feed for trainers, beside its schema."""
         machine, declared = self.machine, self.cutting.properties()
         if all(order.kind != "batch_size" for order in machine.orders):
@@ -193,7 +193,7 @@ class SegmentRun(Run):
 
     # Chunks
 
-    def _hold(self, read: Read, before: Plain, chunk: Chunk) -> tuple[Chunk, Facts]:
+    def _hold(self, read: Read, before: Stages, chunk: Chunk) -> tuple[Chunk, Facts]:
         chunk, offer = self._offered(read, chunk)
         cursor = {
             "input": self.machine.input.reading(),
@@ -362,7 +362,7 @@ class SegmentRun(Run):
             self._moved |= len(spans.starts) > 0 or len(spans.ended) > 0
         return None
 
-    def keep(self, batch: Batch, rows: Sequence[int], columns: Plain, block: Frame) -> None:
+    def keep(self, batch: Batch, rows: Sequence[int], columns: Columns, block: Frame) -> None:
         """Keep states after a batch, which its trainer flushes, for rows of it."""
         kept = self.machine.keep(batch, np.array(rows, np.int64))
         if kept is None or not len(kept[1]):
@@ -459,7 +459,7 @@ class SegmentRun(Run):
 
     # Queries
 
-    def status(self) -> dict[str, Plain]:
+    def status(self) -> dict[str, Any]:
         machine = self.machine
         segments = {"in_flight": machine.admission.in_flight, "rewound": machine.rewound}
         standing = machine.standing()

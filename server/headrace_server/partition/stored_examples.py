@@ -23,9 +23,8 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..pipeline.declaration import Plain
 from ..shaping.admission import BEGUN, REFUSED
-from ..shaping.plan import Read
+from ..shaping.plan import Position, Read, Stages, State
 from ..shaping.spans import Spans
 from ..shaping.stored_state import AT, CHUNK, END, LINE, Change, Column, Examples, Key, Saved
 
@@ -64,7 +63,7 @@ class StoredExamples:
     # Input
 
     def read(
-        self, read: Read, rows: int, stages: Plain, cursor: dict[str, Plain]
+        self, read: Read, rows: int, stages: Stages, cursor: State
     ) -> tuple[int, np.ndarray | None]:
         """Record a chunk; return its first line, and marks of rows that an earlier process handled.
 
@@ -96,7 +95,7 @@ class StoredExamples:
         return int(cursor["input"]["epoch"])
 
     @property
-    def needs(self) -> list[Plain]:
+    def needs(self) -> list[Position]:
         """The positions from which a later process reads; none before a base is stored."""
         if not self._cursor:
             return []
@@ -126,7 +125,7 @@ class StoredExamples:
         """Return whether a line of a chunk is open."""
         return chunk in self._chunks and self._chunks[chunk].unsettled > 0
 
-    def reread(self, chunk: int) -> tuple[Read, Plain]:
+    def reread(self, chunk: int) -> tuple[Read, Stages]:
         """Return the read of an earlier process's chunk, and the state of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
         return Read(chunk, *place), stages
@@ -234,9 +233,9 @@ class StoredExamples:
 
     # After a restart
 
-    def resume(self, saved: Saved) -> dict[str, Plain]:
+    def resume(self, saved: Saved) -> State:
         """Resume from the store; return the cursor of its ``base``."""
-        cursor: dict[str, Plain] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
+        cursor: State = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self._next = self._base_line = cursor["line"]
         self._cursor = saved.meta["base"]
         self._reads.update(saved.chunks)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import kind_of, near, rewording
 from headrace_proto.schema import OFFSETS, Field, schema_to_wire
 
-from .declaration import Feature, Plain
+from .declaration import Feature, Options
 from .examples import fitted_array
 from .function_names import name_of
 
@@ -39,7 +39,7 @@ _Kinds = type | tuple[type, ...]
 
 def check_kind(
     argument: str, value: object, kinds: _Kinds, wanted: str, *, but: _Kinds = ()
-) -> Plain:
+) -> Any:
     """Return a value of one of these types; TypeError for others, and for those of ``but``."""
     if not isinstance(value, kinds) or isinstance(value, but):
         raise TypeError(f"{argument}={value!r:.80} is {kind_of(value)}; it is {wanted}")
@@ -48,10 +48,8 @@ def check_kind(
 
 def checked_int(
     argument: str, value: object, low: int, high: int | None = None, *, or_none: bool = False
-) -> Plain:
-    """Return an int in ``low`` … ``high``; a bool is none."""
-    if value is None and or_none:
-        return None
+) -> int:
+    """Return an int in ``low`` … ``high``; a bool is none.  ``or_none``: None is another value."""
     wanted = "an int or None" if or_none else "an int"
     index = check_kind(argument, value, SupportsIndex, wanted, but=(bool, np.bool_))
     with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of several
@@ -90,10 +88,10 @@ def checked_bytes(argument: str, value: object) -> int:
         return int(float(match[1]) * units.get(match[2], 1))
     if isinstance(value, str):
         raise ValueError(f"{argument}={value!r:.80} is not like '20GB', '512MB' or '100kB'")
-    return int(checked_int(argument, value, 0, MAX_COUNT))
+    return checked_int(argument, value, 0, MAX_COUNT)
 
 
-def one_of(argument: str, value: object, allowed: Collection[object]) -> Plain:
+def one_of(argument: str, value: object, allowed: Collection[object]) -> str | None:
     if not isinstance(value, (str, type(None))) or value not in allowed:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(f"{argument}={value!r:.80} is not one of {', '.join(map(repr, allowed))}")
@@ -136,7 +134,7 @@ def unknown_column(what: str, name: str, known: Collection[str]) -> ValueError:
     return ValueError(f"{what} is not one of the columns {', '.join(known)}{near(name, known)}")
 
 
-def _listed(argument: str, value: object, wanted: str) -> list[Plain]:
+def _listed(argument: str, value: object, wanted: str) -> list[object]:
     """Return the entries of a list or similar; TypeError for a string, a dict and others."""
     entries = check_kind(argument, value, Iterable, wanted, but=(str, bytes, Mapping))
     with rewording(TypeError, f"{argument}={value!r:.80}: ", TypeError):  # an array of no dimension
@@ -196,7 +194,7 @@ def checked_features(argument: str, value: object) -> dict[str, Feature]:
     return features
 
 
-def checked_schema(argument: str, value: object) -> Plain:
+def checked_schema(argument: str, value: object) -> list[list[object]]:
     """Return the schema of a function's results, from features (without defaults) or fields."""
     fields = {}
     for name, entry in _mapping(argument, value).items():
@@ -218,7 +216,7 @@ def checked_ragged(argument: str, value: object) -> dict[str, str]:
     return {name: checked_name(f"{argument}[{name!r}]", array) for name, array in given.items()}
 
 
-def _mapping(argument: str, value: object, entry: str = _MAKERS) -> dict[str, Plain]:
+def _mapping(argument: str, value: object, entry: str = _MAKERS) -> dict[str, Any]:
     given = check_kind(argument, value, Mapping, f"a dict of column to {entry}")
     if not 0 < len(given) <= limits.MAX_COLUMNS:
         raise ValueError(f"{argument} names {len(given)} columns; 1 to {limits.MAX_COLUMNS} can be")
@@ -241,7 +239,7 @@ def checked_paths(argument: str, value: object) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def plain_data(argument: str, value: object, depth: int = 0) -> Plain:
+def plain_data(argument: str, value: Any, depth: int = 0) -> Any:
     """Return the value as plain data: None, bools, numbers, strings, lists and dicts."""
     if depth > _DEPTH:
         raise ValueError(f"{argument} is nested deeper than {_DEPTH}")
@@ -278,12 +276,12 @@ _PADDING = (
 #: Appended to the name of a padded column: the column that is True where that has real steps.
 MASK: Final = "_mask"
 
-PadTo = Mapping[str, Plain]
+PadTo = Mapping[str, int | Sequence[int | None]]
 #: By column: the number, bool or string that stands where rows are padded.
-PaddingValues = Mapping[str, Plain]
+PaddingValues = Options
 
 
-def padded(options: dict[str, Plain], known: Mapping[str, Field] | None) -> dict[str, Plain]:
+def padded(options: dict[str, Any], known: Mapping[str, Field] | None) -> dict[str, Any]:
     """Return the options of a shape, those of padding left out where they are not given."""
     asked = {name: options.pop(name, None) for name in _PADDING}
     given = {
@@ -311,14 +309,14 @@ def varying(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: field for name, field in fields.items() if field.ragged_dims}
 
 
-def checked_padding_values(argument: str, value: object) -> dict[str, Plain]:
+def checked_padding_values(argument: str, value: object) -> dict[str, Any]:
     given = check_kind(argument, value, Mapping, "a dict of column to the value that pads it")
     names = [checked_name(f"a column in {argument}", name) for name in given]
     return {name: plain_data(f"{argument}[{name!r}]", given[name]) for name in names}
 
 
 def check_padding(
-    values: Mapping[str, Plain], mask: bool, padded: Mapping[str, Field], known: Collection[str]
+    values: Options, mask: bool, padded: Mapping[str, Field], known: Collection[str]
 ) -> None:
     """ValueError where ``padding_values`` or ``mask`` do not go with the columns that are padded.
 
@@ -347,7 +345,11 @@ def _sizes(value: object, known: Mapping[str, Field] | None) -> dict[str, list[i
     for name, size in _mapping("pad_to", value, "size").items():
         what = f"pad_to[{name!r}]"
         listed = list(size) if isinstance(size, (list, tuple)) else [size]
-        sizes[name] = [checked_int(what, one, 1, _MOST, or_none=len(listed) > 1) for one in listed]
+        several = len(listed) > 1
+        sizes[name] = [
+            None if size is None and several else checked_int(what, size, 1, _MOST, or_none=several)
+            for size in listed
+        ]
         if known is None:
             continue
         if name not in known:
@@ -401,6 +403,8 @@ def ragged_fault(fields: Mapping[str, Field]) -> str:
 
 #: A column's name, a function or its name, or a constant.
 Value = str | Callable[..., object] | float | bool
+#: A selector as plain data: its kind, and a value of that kind.
+Selector: TypeAlias = list[Any]
 
 
 def checked_value(
@@ -411,7 +415,7 @@ def checked_value(
     constant: tuple[float, float] | None = None,
     sequence: bool = False,
     integer: bool = False,
-) -> list[Plain]:
+) -> Selector:
     """Return a selector as plain data.
 
     ``constant`` gives the limits of a number that may stand for all examples.  A column is one
@@ -445,7 +449,7 @@ def checked_value(
     return ["column", name]
 
 
-def selector_text(selector: list[Plain]) -> str:
+def selector_text(selector: Selector) -> str:
     """Return a selector in words, for errors."""
     kind, value = selector
     return f"column {value!r}" if kind == "column" else f"{kind} {value}"

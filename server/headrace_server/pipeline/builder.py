@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -39,7 +39,7 @@ from .declaration import (
     SEQUENCES,
     Declaration,
     Feature,
-    Plain,
+    Options,
     Policy,
     ReadingOrder,
     Shape,
@@ -64,7 +64,7 @@ Function = Callable[..., object] | str
 #: Columns of a batch: their names, or by the names that they have in it.
 Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
-_NEEDED: Plain = ...
+_NEEDED: Any = ...
 #: Counters of all classes go with every batch.
 _MAX_CLASSES = 1000
 #: The default of `balance_batches`.
@@ -182,7 +182,7 @@ class Pipeline:
                 f"source; call .{method}() before it"
             )
 
-    def _of(self, kind: str, *sources: Source, **options: Plain) -> Pipeline:
+    def _of(self, kind: str, *sources: Source, **options: object) -> Pipeline:
         """Return the pipeline with a source made of others."""
         paths = tuple(path for source in sources for path in source.paths)
         return replace(self, _source=Source(kind, paths, None, {**options, "sources": sources}))
@@ -444,7 +444,7 @@ class Pipeline:
         )
         return pipeline._in_batches(vars())
 
-    def _in_batches(self, given: Mapping[str, Plain]) -> Pipeline:
+    def _in_batches(self, given: Options) -> Pipeline:
         """Return the pipeline, ended in batches where a sampler's arguments have their size."""
         options = {name: given[name] for name in _OF_BATCHES}
         if given["batch_size"] is not None:
@@ -622,7 +622,7 @@ class Pipeline:
         """
         return self._bucketed(vars())
 
-    def _bucketed(self, given: dict[str, Plain]) -> Pipeline:
+    def _bucketed(self, given: dict[str, Any]) -> Pipeline:
         """Return the pipeline with a shape of buckets, declared by the arguments of either call."""
         kept = self._kept(given.pop("keep_input"))
         boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
@@ -865,7 +865,7 @@ class Pipeline:
         """
         return self._in_segments(vars() | {"pad": False})
 
-    def _in_segments(self, given: dict[str, Plain]) -> Pipeline:
+    def _in_segments(self, given: dict[str, Any]) -> Pipeline:
         every = inspect.signature(Pipeline.batch_sequences_with_states).parameters
         del given["self"]
         given = {n: given.get(n, one.default) for n, one in every.items() if n != "self"}
@@ -917,7 +917,7 @@ class Pipeline:
             raise ValueError(
                 "map_segments() is called twice: call it once, with a function that does both"
             )
-        wire: Plain = schema  # since it was checked
+        wire: Any = schema  # since it was checked
         for name, _, dims in wire or ():
             block_name("a name in schema", "sequences", name)
             if -1 in dims:
@@ -968,7 +968,7 @@ class Pipeline:
                 "it, and no second shape"
             )
 
-    def _with_stage(self, kind: str | Sent, /, **options: Plain) -> Pipeline:
+    def _with_stage(self, kind: str | Sent, /, **options: object) -> Pipeline:
         return replace(self, _stages=(*self._stages, Stage(kind, options)))
 
     @checking
@@ -981,7 +981,7 @@ class Pipeline:
         """
         return self._ended(Shape(name_of(shape, "shape"), options))
 
-    def _with_shape(self, kind: str, options: Mapping[str, Plain]) -> Pipeline:
+    def _with_shape(self, kind: str, options: Options) -> Pipeline:
         """Return the pipeline with a shape of padded rows, of these arguments of a call."""
         given = _balanced({name: value for name, value in options.items() if name != "self"})
         if apart := self._sources_apart:
@@ -1029,7 +1029,7 @@ def check_alike(of: str, sources: Mapping[str, Pipeline]) -> None:
             )
 
 
-def _balanced(given: dict[str, Plain]) -> dict[str, Plain]:
+def _balanced(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a shape, those of balance left out where no cost is given."""
     if given.get("balance"):
         return given

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from headrace_proto.errors import kind_of
 from headrace_proto.schema import Field
 
 from .function_names import Sent, resolve
 
-Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
+#: Data that a message or a journal can hold: it is checked where it is made.
+Plain: TypeAlias = (
+    "bool | int | float | str | bytes | Sent | Sequence[Plain] | Mapping[str, Plain] | None"
+)
+#: Arguments by name, checked when they were declared; their types differ by kind.
+Options: TypeAlias = Mapping[str, Any]
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
@@ -67,7 +72,7 @@ class Feature:
     kind: Literal["scalar", "fixed", "sequence"]
     dtype: str
     shape: tuple[int, ...] = ()
-    default: Plain = None
+    default: Any = None
     has_default: bool = False
 
     @property
@@ -86,7 +91,7 @@ class Source:
     kind: str | Sent
     paths: tuple[str, ...] = ()
     features: Mapping[str, Feature] | None = None  # None: taken from the files
-    options: Mapping[str, Plain] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Source, ...]:
@@ -119,7 +124,7 @@ class Source:
         """The kinds of its leaves, for people."""
         return " and ".join(dict.fromkeys(str(leaf.kind) for leaf in self.leaves))
 
-    def to_plain(self) -> Plain:
+    def to_plain(self) -> dict[str, Any]:
         features, parts = self.features, [part.to_plain() for part in self.parts]
         return {
             "kind": self.kind,
@@ -151,7 +156,7 @@ class Stage:
     """One step between source and shape: ``map``, ``filter``, ``select`` …"""
 
     kind: str | Sent
-    options: Mapping[str, Plain] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -169,7 +174,7 @@ class Shape:
     """The way batches are formed: ``batch`` …"""
 
     kind: str | Sent
-    options: Mapping[str, Plain] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
     def made(self) -> Any:
         """Return a new object of its class, a subclass of ``making.shape.Shape``."""
@@ -207,7 +212,7 @@ class Declaration:
     shape: Shape
     policy: Policy = Policy()
 
-    def to_plain(self) -> Plain:
+    def to_plain(self) -> dict[str, Any]:
         return {
             "source": self.source.to_plain(),
             "order": asdict(self.order),

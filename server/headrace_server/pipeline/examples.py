@@ -16,7 +16,7 @@ their dtype.  Lists are arrays.  A dimension that differs between examples varie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from headrace_proto.errors import kind_of
 from headrace_proto.schema import RESERVED, Field
 
 if TYPE_CHECKING:
-    from .declaration import Feature, Plain
+    from .declaration import Feature, Options
 
 _TEXT = bytes, str, bytearray
 
@@ -156,7 +156,7 @@ def _may_become(array: np.ndarray, want: np.dtype) -> bool:
 
 def pack_examples(
     examples: Iterable[Mapping[str, object]], features: Mapping[str, Feature] | None = None
-) -> dict[str, Plain]:
+) -> dict[str, Any]:
     """Return examples packed.
 
     With features, only the columns they name are taken, with their dtypes, shapes and defaults.
@@ -200,9 +200,7 @@ def _common_names(rows: list[Mapping[str, object]]) -> list[str]:
     return names
 
 
-def _column(
-    name: str, rows: list[Mapping[str, object]], feature: Feature | None
-) -> dict[str, Plain]:
+def _column(name: str, rows: list[Mapping[str, object]], feature: Feature | None) -> dict[str, Any]:
     """Return a packed column."""
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
     try:
@@ -271,7 +269,7 @@ def _unsigned(value: object, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def packed_fields(columns: Mapping[str, Plain]) -> dict[str, Field]:
+def packed_fields(columns: Options) -> dict[str, Field]:
     """Return the schema of packed columns."""
     return {
         name: Field(column["dtype"], tuple(None if d == -1 else d for d in column["shape"]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 from headrace_proto.errors import near
 
 from .argument_checks import MAX_COUNT, check_kind, checked_int, checked_number
 from .builder import Pipeline, check_alike
-from .declaration import Plain, Source, Stage
+from .declaration import Source, Stage
 from .signatures import checking
 
 Weights = Mapping[str, float]
@@ -59,7 +59,7 @@ def mix(
             " which is gone through once: give stop='all' or 'first'"
         )
     parts = [one._as_part("a mix", f"sources[{name!r}]") for name, one in sources.items()]
-    options: dict[str, Plain] = {
+    options: dict[str, Any] = {
         "sources": parts,
         "names": names,
         "orders": [asdict(pipeline._order) for pipeline in sources.values()],
@@ -71,7 +71,7 @@ def mix(
     return Pipeline(Source("mix", paths, None, options), _stages=(stage,))
 
 
-def _check_sources(sources: Plain) -> None:
+def _check_sources(sources: Mapping[str, Pipeline]) -> None:
     """Raise TypeError or ValueError where something can not be a source of a mix."""
     check_kind("sources", sources, Mapping, "a dict of names to pipelines")
     if not 0 < len(sources) <= _MAX_SOURCES:
@@ -89,12 +89,12 @@ def _check_sources(sources: Plain) -> None:
     check_alike("a mix", sources)
 
 
-def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:
+def _schedule(weights: Any, names: list[str]) -> list[list[Any]]:
     """Return the weights of all sources in their order, each with its first example."""
     check_kind("weights", weights, (Mapping, list, tuple), "a dict of names to numbers, or a list")
     if isinstance(weights, Mapping):
         return [[0, weights_of("weights", weights, names)]]
-    schedule: list[list[Plain]] = []
+    schedule: list[list[Any]] = []
     for i, entry in enumerate(weights):
         what, least = f"weights[{i}]", schedule[-1][0] + 1 if schedule else 0
         if not isinstance(entry, (tuple, list)) or len(entry) != 2:
@@ -108,7 +108,7 @@ def _schedule(weights: Plain, names: list[str]) -> list[list[Plain]]:
     return schedule
 
 
-def weights_of(argument: str, weights: Plain, names: list[str]) -> list[float]:
+def weights_of(argument: str, weights: Any, names: list[str]) -> list[float]:
     """Return the weight of each source."""
     check_kind(argument, weights, Mapping, "a dict of names to numbers")
     for name in weights:

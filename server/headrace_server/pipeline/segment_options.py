@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from math import prod
+from typing import Any
 
 from headrace_proto import dtypes, limits
 from headrace_proto.dtypes import BYTES
@@ -33,7 +34,7 @@ from .argument_checks import (
     fixed_field,
     selector_text,
 )
-from .declaration import Plain
+from .declaration import Options, Plain
 from .examples import as_array
 
 # ── The state before the first segment of a sequence, as plain data.
@@ -76,14 +77,14 @@ def block_name(argument: str, prefix: str, value: object) -> str:
     return name
 
 
-def checked_states(argument: str, value: object) -> list[dict[str, Plain]]:
+def checked_states(argument: str, value: object) -> list[dict[str, Any]]:
     """Return initial states as plain data, sorted by name; none is allowed here."""
     given = check_kind(argument, value, Mapping, f"a dict of name to {_SOURCES}")
     names = sorted(block_name(f"a name in {argument}", "state", name) for name in given)
     return [_state(f"{argument}[{name!r}]", name, given[name]) for name in names]
 
 
-def _state(argument: str, name: str, value: object) -> dict[str, Plain]:
+def _state(argument: str, name: str, value: object) -> dict[str, Any]:
     kind, dtype, shape = "zeros", None, None
     data: Plain = None
     if isinstance(value, Field):
@@ -115,8 +116,8 @@ _COLUMNS = ("input_sequences", "input_context", "initial_states")
 
 
 def segmented(
-    given: Mapping[str, Plain], known: Mapping[str, Field] | None, live: bool = False
-) -> dict[str, Plain]:
+    given: Options, known: Mapping[str, Field] | None, live: bool = False
+) -> dict[str, Any]:
     """Return the options of a shape of segments, from the checked arguments that declare it.
 
     ``live``: segments are handed out before their sequences have ended.
@@ -155,7 +156,7 @@ def segmented(
     return options if known is None else fitted(options, known)
 
 
-def _check_states(options: Mapping[str, Plain]) -> None:
+def _check_states(options: Options) -> None:
     placement, order = options["state_placement"], options["order"]
     if not options["initial_states"] and order != "lanes":
         raise ValueError(
@@ -175,7 +176,7 @@ def _check_states(options: Mapping[str, Plain]) -> None:
         )
 
 
-def _check_growth(options: dict[str, Plain], live: bool) -> None:
+def _check_growth(options: dict[str, Any], live: bool) -> None:
     """Check the options of sequences that grow, and leave those out that say nothing."""
     if options["max_staleness"] is None and options["stale"] != "skip":
         raise ValueError(f"stale={options['stale']!r} needs max_staleness=")
@@ -200,7 +201,7 @@ def _check_growth(options: dict[str, Plain], live: bool) -> None:
         )
 
 
-def _check_geometry(given: Mapping[str, Plain]) -> None:
+def _check_geometry(given: Options) -> None:
     unroll, step = given["num_unroll"], given["stride"]
     left, right, seed = given["left"], given["right"], given["phase_seed"]
     if step is not None and step > unroll:
@@ -221,7 +222,7 @@ def _check_geometry(given: Mapping[str, Plain]) -> None:
         )
 
 
-def _check_packed(given: Mapping[str, Plain]) -> None:
+def _check_packed(given: Options) -> None:
     """Raise ValueError for what has no meaning where a row has several examples."""
     if given["order"] != "lanes":
         raise ValueError(
@@ -250,7 +251,7 @@ def _check_packed(given: Mapping[str, Plain]) -> None:
             )
 
 
-def _check_number_of_columns(options: Mapping[str, Plain]) -> None:
+def _check_number_of_columns(options: Options) -> None:
     columns = sum(len(options[name]) for name in _COLUMNS)
     columns += len(options["input_sequences"]) * options["mask"]
     if options.get("pack"):
@@ -296,7 +297,7 @@ def columns_by_name(option: list[str] | Mapping[str, str]) -> dict[str, str]:
 # The schema
 
 
-def fitted(options: Mapping[str, Plain], known: Mapping[str, Field]) -> dict[str, Plain]:
+def fitted(options: Options, known: Mapping[str, Field]) -> dict[str, Any]:
     """Return the options of the shape, completed by the schema of an example.
 
     TypeError or ValueError, which names argument and column, where they do not go together.
@@ -359,7 +360,7 @@ def _named(argument: str, name: str, column: str) -> str:
     return f"{argument}: {name!r}" if name == column else f"{argument}[{name!r}]={column!r}"
 
 
-def _fit_sequences(options: Mapping[str, Plain], known: Mapping[str, Field]) -> None:
+def _fit_sequences(options: Options, known: Mapping[str, Field]) -> None:
     first: tuple[str, int] | None = None  # of those whose number of steps is fixed
     for name, column in columns_by_name(options["input_sequences"]).items():
         what = _named("input_sequences", name, column)
@@ -391,7 +392,7 @@ def _fit_sequences(options: Mapping[str, Plain], known: Mapping[str, Field]) -> 
         )
 
 
-def not_whole(options: Mapping[str, Plain]) -> str:
+def not_whole(options: Options) -> str:
     """Describe why segments do not fit a number of steps without padding."""
     unroll, stride = options["num_unroll"], options["stride"]
     if stride is None:

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import NoneType
-from typing import Final, Literal, SupportsIndex, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, SupportsIndex, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -25,12 +25,12 @@ from headrace_proto.schema import Field
 from ..shaping.row_copies import MAX_RATE
 from . import argument_checks as checks
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, check_kind, checked_value
-from .declaration import Feature, Plain
+from .declaration import Feature
 from .function_names import name_of
 
 F = TypeVar("F", bound=Callable[..., object])
 #: Gets the argument's name and value, whether it may be None, and the columns if they are known.
-_Check = Callable[[str, Plain, bool, Mapping[str, Field] | None], Plain]
+_Check = Callable[[str, object, bool, Mapping[str, Field] | None], object]
 
 _INT31: Final = 2**31 - 1
 
@@ -41,11 +41,11 @@ def _integer(low: int, high: int) -> _Check:
     )
 
 
-def _selector(**allowed: Plain) -> _Check:
+def _selector(**allowed: Any) -> _Check:
     return lambda name, value, _, known: checked_value(name, value, known, **allowed)
 
 
-def _by(check: Callable[..., object], *bounds: Plain) -> _Check:
+def _by(check: Callable[..., object], *bounds: object) -> _Check:
     return lambda name, value, *_: check(name, value, *bounds)
 
 
@@ -54,7 +54,7 @@ def _batch_size(argument: str, value: object) -> int | list[int]:
     if isinstance(value, (list, tuple)) or np.ndim(value) == 1:  # type: ignore[arg-type]
         return checks.checked_ints(argument, value, 1, MAX_BATCH_SIZE)
     check_kind(argument, value, SupportsIndex, "an int or a list")
-    return int(checks.checked_int(argument, value, 1, MAX_BATCH_SIZE))
+    return checks.checked_int(argument, value, 1, MAX_BATCH_SIZE)
 
 
 def _boundaries(argument: str, value: object) -> list[int]:
@@ -151,7 +151,7 @@ def checking(function: F) -> F:
         return {name: _check_of(call, name, hints.get(name)) for name in signature.parameters}
 
     @functools.wraps(function)
-    def call(*args: Plain, **named: Plain) -> Plain:
+    def call(*args: object, **named: object) -> object:
         try:
             given = signature.bind(*args, **named)
         except TypeError:
@@ -173,7 +173,7 @@ def checking(function: F) -> F:
             check, or_none = arguments()[name]
             if check and not (value is None and or_none):
                 given.arguments[name] = check(name, value, or_none, fields)
-        made: Plain = function(*given.args, **given.kwargs)
+        made: Any = function(*given.args, **given.kwargs)
         if not hasattr(made, "_calls"):
             return made
         listed = (f"{name}={shown(value)}" for name, value in passed.items() if name != "self")

@@ -34,7 +34,7 @@ from .argument_checks import (
     checked_shape,
 )
 from .builder import Pipeline
-from .declaration import Feature, Plain, Source, kind_class
+from .declaration import Feature, Source, kind_class
 from .examples import as_array, fitted_array, pack_examples
 from .function_names import Sent, name_of
 from .signatures import checking
@@ -76,7 +76,7 @@ def _feature(
     return replace(feature, default=_default(feature, default), has_default=True)
 
 
-def _default(feature: Feature, value: object) -> Plain:
+def _default(feature: Feature, value: object) -> Any:
     """Return the default as nested lists, of the whole shape."""
     if value is None:
         raise TypeError("default=None is no value: leave it out where a record must have one")
@@ -95,7 +95,7 @@ def _default(feature: Feature, value: object) -> Plain:
     return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
 
 
-def _files(kind: str | Sent, paths: Plain, features: Features | None, **options: Plain) -> Pipeline:
+def _files(kind: str | Sent, paths: Any, features: Features | None, **options: object) -> Pipeline:
     return Pipeline(Source(kind, paths, features, options))
 
 
@@ -285,7 +285,7 @@ def from_indexed(
         raise TypeError(f"from_indexed({kind_of(examples)}) takes no arguments for a function")
     else:
         function = Sent(f"{type(examples).__module__}:{type(examples).__qualname__}", examples)
-    options: dict[str, Plain] = {
+    options: dict[str, Any] = {
         "function": function,
         "args": list(args),
         "kwargs": kwargs,

@@ -33,7 +33,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
@@ -57,9 +57,11 @@ _TO_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST_LEFT_BYTES = 1 << 20
 
 
-def perform(
-    handlers: Mapping[str, Callable[..., None]], message: Mapping[str, Plain], *first: object
-) -> None:
+#: Fields of an order or an event by name.  Handlers declare their types, see ``perform``.
+Message: TypeAlias = Mapping[str, Any]
+
+
+def perform(handlers: Mapping[str, Callable[..., None]], message: Message, *first: object) -> None:
     """Call the handler that an order or an event names with its fields.
 
     The keys and the signatures of ``handlers`` declare what one process understands of the other.
@@ -93,7 +95,7 @@ class Pipe:
         _leave_to_parent()
         threading.Thread(target=self._watch, name="headrace-lifeline", daemon=True).start()
 
-    def read_config(self) -> Plain:
+    def read_config(self) -> Any:
         return pickle.loads(self._read())  # noqa: S301 - of the process that started this one
 
     def _read(self) -> bytes:
@@ -107,12 +109,12 @@ class Pipe:
         """Return the file that is readable when orders have come."""
         return self._connection.fileno()
 
-    def read_orders(self) -> Iterator[dict[str, Plain]]:
+    def read_orders(self) -> Iterator[Message]:
         """Yield the orders that have arrived."""
         while self._connection.poll():
             yield json.loads(self._read())
 
-    def report(self, event: str, **values: Plain) -> None:
+    def report(self, event: str, **values: object) -> None:
         """Report an event to the supervisor."""
         data = json.dumps({"event": event, **values}).encode()
         with self._reporting, contextlib.suppress(OSError):
@@ -138,7 +140,7 @@ class Child:
         module: str,
         name: str,
         config: object,
-        on_event: Callable[[Child, Mapping[str, Plain]], None],
+        on_event: Callable[[Child, Message], None],
         environment: Mapping[str, str],
     ) -> None:
         self.name = name

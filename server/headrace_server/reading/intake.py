@@ -14,8 +14,8 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..pipeline.declaration import Declaration, Plain, is_theirs
-from ..shaping.plan import Position, Read
+from ..pipeline.declaration import Declaration, is_theirs
+from ..shaping.plan import Position, Read, Stages, State
 from .chunk import BadRecords, Chunk
 from .partition_rows import MixedShare, numbered, partition_reader
 from .source import StreamSource, read_on
@@ -126,7 +126,7 @@ class Intake:
         self._waits_since = 0.0 if n else now
         return n
 
-    def begin(self) -> list[Plain] | None:
+    def begin(self) -> Stages:
         """Prepare a read; return the state of the stages."""
         self._started = time.monotonic()
         return self.stages.state()
@@ -183,7 +183,7 @@ class Intake:
         own = self.dropped
         return {reason: own.get(reason, 0) + more.get(reason, 0) for reason in {**own, **more}}
 
-    def progress(self, reading: Mapping[str, Plain]) -> dict[str, Plain]:
+    def progress(self, reading: State) -> dict[str, object]:
         """Return the progress of reading, in numbers for people; ``reading`` is its position."""
         at = reading["position"]
         known = at if isinstance(at, int) else None

@@ -45,7 +45,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 
 from ..files.ranges import keep_more
-from ..pipeline.declaration import Plain, ReadingOrder
+from ..pipeline.declaration import ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
 from ..shaping.mix import Schedule, suppliers, times
@@ -395,6 +395,11 @@ def numbered(chunk: Chunk, stream: int) -> Chunk:
     return replace(chunk, ordinals=chunk.ordinals | (stream << ORDINAL_BITS))
 
 
+#: Place in a source of a mix: its pass, the position there, and whether the pass gave examples;
+#: None after its last pass.
+Place = Sequence[Any] | None
+
+
 class MixedShare(_Share):
     """The shares of the sources of a mix, from which examples are drawn.
 
@@ -472,7 +477,7 @@ class MixedShare(_Share):
         """Return the number in the mix of an example of the partition."""
         return came * self._partitions + self._partition
 
-    def _live(self, places: list[Plain]) -> np.ndarray:
+    def _live(self, places: list[Place]) -> np.ndarray:
         """Return which sources are drawn from: where the first to end ends the mix, all."""
         first = self._reader.stop == "first"
         return np.array([first or place is not None for place in places])
@@ -482,7 +487,7 @@ class MixedShare(_Share):
         numbers = np.arange(self.number(came), self.number(came + count), self._partitions)
         return times(self._reader.seed, epoch, numbers, len(self._shares)), numbers
 
-    def _taken(self, k: int, epoch: int, place: Plain, count: int) -> tuple[list[Chunk], Plain]:
+    def _taken(self, k: int, epoch: int, place: Place, count: int) -> tuple[list[Chunk], Place]:
         """Return the next examples of a source, and the place after them.
 
         They are fewer than ``count`` where the source ends.

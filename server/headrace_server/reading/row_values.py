@@ -13,8 +13,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError, kind_of
 
-from ..pipeline.argument_checks import selector_text
-from ..pipeline.declaration import Plain
+from ..pipeline.argument_checks import Selector, selector_text
 from .chunk import BadRecords, Chunk, fault_of, without
 from .columns import Ragged, Strings
 from .row_functions import RowFunction
@@ -64,7 +63,7 @@ class Values:
     """
 
     def __init__(
-        self, stage: str, argument: str, selector: list[Plain], sequence: bool = False
+        self, stage: str, argument: str, selector: Selector, sequence: bool = False
     ) -> None:
         self._kind, self._what = selector
         self._sequence = sequence
@@ -159,7 +158,7 @@ class Sampler(Stage, ABC):
     #: The rule of values.
     rule: Rule
 
-    def __init__(self, call: str, argument: str, selector: list[Plain] | None) -> None:
+    def __init__(self, call: str, argument: str, selector: Selector | None) -> None:
         """``call`` and ``argument`` name the value in errors."""
         self._named = call, argument, selector or []
 

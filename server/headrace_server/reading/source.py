@@ -26,7 +26,7 @@ from headrace_proto.schema import Field
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..pipeline.declaration import Feature, Plain, ReadingOrder
+from ..pipeline.declaration import Feature, ReadingOrder
 from ..pipeline.declaration import Source as Declared
 from ..shaping.log_admission import Event
 from .chunk import BadRecords, Chunk
@@ -128,7 +128,7 @@ class Source:
         return {name: feature.field for name, feature in source.features.items()}
 
     @classmethod
-    def open(cls, opening: Opening, *args: Plain, **options: Plain) -> StreamSource:
+    def open(cls, opening: Opening, *args: Any, **options: Any) -> StreamSource:
         """Return the source, opened with the options that ``hs.read`` was given.
 
         It is ``Class(opening, **options)`` unless a class says otherwise.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Stage:
         """Return what the stage remembers of earlier rows, as small plain data; None: nothing."""
         return None
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: Any) -> None:
         """Go on from a result of ``state``."""
 
     # For ``apply``

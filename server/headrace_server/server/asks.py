@@ -10,13 +10,14 @@ The lock is the supervisor's: callers hold it, but for ``ask``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace_proto.errors import HeadraceError, ServerError
 
 from ..pipeline.declaration import Plain
+from ..process.child import Message
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -31,7 +32,7 @@ class _Question:
 
     order: dict[str, Plain]
     waiting: list[int]  # parties that have not answered
-    answers: dict[int, Mapping[str, Plain]] = field(default_factory=dict)
+    answers: dict[int, Message] = field(default_factory=dict)
 
 
 class Asks:
@@ -49,7 +50,7 @@ class Asks:
         timeout_s: float | None,
         failure: Callable[[], HeadraceError | None] = lambda: None,
         **values: Plain,
-    ) -> dict[int, Mapping[str, Plain]]:
+    ) -> dict[int, Message]:
         """Ask, and return the answers of all by number.  ServerError where one gives none in time.
 
         ``failure`` returns why the question can not be answered any more.

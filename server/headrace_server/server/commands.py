@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.token import SNAPSHOT
 
-from ..pipeline.declaration import Plain
+from ..process.child import Message
 from ..watch.watch import Watch
 from .asks import LOCATOR
 from .snapshot_requests import in_thread
@@ -39,7 +39,7 @@ class Commands:
         self._server, self._watch = server, watch
         self._places = threading.BoundedSemaphore(_MOST)
 
-    def on_command(self, locator: int, number: int, **command: Plain) -> None:
+    def on_command(self, locator: int, number: int, **command: Any) -> None:
         """Carry out a command that the locator reports."""
         if self._places.acquire(blocking=False):
             in_thread(partial(self._perform, number, command))
@@ -47,7 +47,7 @@ class Commands:
             text = f"{_MOST} commands are being carried out: ask again later"
             self._answer(number, code="server", text=text)
 
-    def _perform(self, number: int, command: Mapping[str, Plain]) -> None:
+    def _perform(self, number: int, command: Message) -> None:
         try:
             self._answer(number, json.dumps(self.carry_out(**command)))
         except (HeadraceError, ValueError) as error:
@@ -56,8 +56,8 @@ class Commands:
             self._places.release()
 
     def _answer(self, number: int, content: str = "", code: str = "", text: str = "") -> None:
-        answered = {"number": number, "content": content, "code": code, "text": text}
-        self._server.crew.order(LOCATOR, order="commanded", **answered)
+        answered = {"content": content, "code": code, "text": text}
+        self._server.crew.order(LOCATOR, order="commanded", number=number, **answered)
 
     def carry_out(
         self,
@@ -70,7 +70,7 @@ class Commands:
         force: bool,
         log: str = "",
         idle_s: float = 0.0,
-    ) -> Plain:
+    ) -> object:
         """Carry out a command; return its result.  ``key`` is hexadecimal."""
         server, watch, named = self._server, self._watch, feed or None
         if what == "status":
@@ -80,7 +80,7 @@ class Commands:
             return watch.inspect(bytes.fromhex(key), named)
         if (name and not SNAPSHOT.fullmatch(name)) or (whole and not name):
             raise ProtocolError("Command.name is no name of a snapshot")
-        actions: dict[str, Callable[[], Plain]] = {
+        actions: dict[str, Callable[[], object]] = {
             "snapshot": lambda: server.snapshot(named, _SNAPSHOT_S, name, whole),
             "end": lambda: server.end(named, cancel),
             "restart": lambda: server.restart(named, force),

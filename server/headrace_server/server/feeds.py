@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
-from ..pipeline.declaration import Plain
 from ..process.config import TOUCHED, USED
 from ..process.worker_diary import Entry
 from ..watch.statuses import EventStatus, added
@@ -63,7 +62,7 @@ class Feeds:
         self._feeds = {name: _Feed() for name in self.names}
         self._opened: set[int] = set()  # owners
         self.deadly_rows = DeadlyRows(self.names)
-        self._marked: dict[str, list[list[Plain]]] = {USED: [], TOUCHED: []}  # feeds, generations
+        self._marked: dict[str, list[list[object]]] = {USED: [], TOUCHED: []}  # feeds, generations
 
     def begin_anew(self, feed: str) -> None:
         """Forget the reports of a feed that is taken back, and failures: all workers are new."""
@@ -203,7 +202,7 @@ class Feeds:
         """Return by feed that is over: error code (empty: well) and text."""
         return {name: one.end for name, one in self._feeds.items() if one.end is not None}
 
-    def begun(self) -> dict[str, Plain]:
+    def begun(self) -> dict[str, object]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {"failed": failed, "all_opened": self._marked if self.open else None}

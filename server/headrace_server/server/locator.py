@@ -50,8 +50,8 @@ from ..net.refusals import (
     log_named,
 )
 from ..net.sockets import EXPECTED, open_files_limit
-from ..pipeline.declaration import Plain, digest
-from ..process.child import Pipe, perform
+from ..pipeline.declaration import digest
+from ..process.child import Message, Pipe, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.log_lines import log_to_stderr
 from ..process.worker_diary import DiaryReader, long_inside
@@ -79,7 +79,7 @@ def digests(feed: FeedConfig) -> dict[str, str]:
     another time.
     """
     plain = described(feed)
-    pipeline: Mapping[str, Plain] = plain["pipeline"]
+    pipeline = plain["pipeline"]
     source = {name: value for name, value in pipeline["source"].items() if name != "paths"}
     files = [(str(path).rsplit("/", 1)[-1], size) for path, size, _ in plain["files"]]
     parts = {**pipeline, "source": source, "files": files}
@@ -300,7 +300,7 @@ class Locator:
         self._stops_at = self._clock() + (_LAST_WORDS_S if final and unheard else 0.0)
 
 
-def serve(plain: Plain, pipe: Pipe) -> None:
+def serve(plain: Message, pipe: Pipe) -> None:
     """Run the locator of a server, until an order to stop.
 
     It reads its keys before the server begins.  Where they can not be used, it reports why, and

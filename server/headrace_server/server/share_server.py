@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ray
 
@@ -32,7 +32,7 @@ from headrace_proto.token import Token
 from ..files.durable_file import write_durably
 from ..journal.snapshots import Shelf
 from ..journal.state_directory import TERM
-from ..pipeline.declaration import Declaration, Plain
+from ..pipeline.declaration import Declaration, Options
 from ..process.log_lines import log_to_stderr
 from ..process.settings import RunSettings
 from .arguments import as_tokens
@@ -55,7 +55,7 @@ class SharePlan:
     name: str  # names its state directories and snapshots apart from those of others
     servers: int
     pipelines: Mapping[str, Declaration]
-    options: Mapping[str, Plain]  # of hs.run
+    options: Options  # of hs.run
     keys: Mapping[str, str]  # texts of files, by their path in the directory of keys
 
     @property
@@ -148,7 +148,7 @@ class ShareServer:
         self._open.callback(self._remove_state)
         return ours / self._plan.name / node
 
-    def _ask(self, call: str, *values: Plain) -> Plain:
+    def _ask(self, call: str, *values: object) -> Any:
         """Return the directory's answer.  Only a server that ends does not wait on."""
         answer = getattr(self._directory, call).remote(self._share, *values)
         while True:
@@ -193,7 +193,7 @@ class ShareServer:
         self._open.callback(beats.join)
         self._open.callback(self._ended.set)
 
-    def _begin_again(self, options: Mapping[str, Plain]) -> list[Token]:
+    def _begin_again(self, options: Options) -> list[Token]:
         """Return the tokens to go on from in place of the state, which went with a node."""
         tokens = as_tokens(options.get("resume"), {*self._plan.pipelines})
         url = options.get("snapshots")
@@ -252,7 +252,7 @@ class ShareServer:
             raise self._failure
         return self._server.address
 
-    def stats(self) -> dict[str, dict[str, Plain]]:
+    def stats(self) -> dict[str, dict[str, Any]]:
         return self._server.stats()
 
     def drain(self, timeout_s: float) -> bool:

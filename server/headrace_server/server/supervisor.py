@@ -22,9 +22,10 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError
@@ -32,7 +33,7 @@ from headrace_proto.interrupts import interrupts_held
 
 from ..journal.state_directory import StateDirectory
 from ..pipeline.declaration import Plain
-from ..process.child import Child, perform
+from ..process.child import Child, Message, perform
 from ..process.config import BEGINNING, TOUCHED, USED, FeedConfig, RunConfig, in_use
 from ..process.rundir import RunDirectory
 from ..process.worker_diary import Entry
@@ -143,7 +144,7 @@ class Supervisor:
         if failure is not None:
             raise failure
 
-    def begun(self) -> dict[str, Plain]:
+    def begun(self) -> dict[str, Any]:
         """Return the fields of a ``Life`` that concern feeds and memory."""
         return {
             "suspects": self.feeds.deadly_rows.suspects(),
@@ -163,7 +164,7 @@ class Supervisor:
         post.addresses = addresses
         self.crew.locate(post, self.feeds.addresses)
 
-    def on_event(self, child: Child, event: Mapping[str, Plain]) -> None:
+    def on_event(self, child: Child, event: Message) -> None:
         """Take a report of a child."""
         with self.lock:
             owner = self.crew.number_of(child)
@@ -235,15 +236,20 @@ class Supervisor:
 
     # While it runs, and the end
 
-    def ask(self, order: str, timeout_s: float = 10.0, **values: Plain) -> dict[str, Plain]:
+    def ask(self, order: str, timeout_s: float = 10.0, **values: Plain) -> OwnersAnswer:
         """Send an order to all workers; return their answers, joined to one."""
         answers = self.ask_owners(order, timeout_s, **values)
-        return dict(joined(OwnersAnswer, [*answers.values()]))
+        return joined(OwnersAnswer, [*answers.values()])
 
     def ask_owners(
-        self, order: str, timeout_s: float | None, *failure: Plain, **values: Plain
-    ) -> dict[int, Mapping[str, Plain]]:
-        return self.asks.ask(range(self.config.workers), order, timeout_s, *failure, **values)
+        self,
+        order: str,
+        timeout_s: float | None,
+        failure: Callable[[], HeadraceError | None] = lambda: None,
+        /,
+        **values: Plain,
+    ) -> dict[int, Message]:
+        return self.asks.ask(range(self.config.workers), order, timeout_s, failure, **values)
 
     def look(self, timeout_s: float = 10.0) -> SeenServer:
         """Return the status of the whole server, as of now."""

@@ -105,7 +105,7 @@ class Stored:
     after: dict[int, Turn] = field(default_factory=dict)  # by rank: the turn after its last commit
 
     def fold(self, kind: str, *what: Any) -> None:
-        """Take a record of ``Plain.take_records``."""
+        """Take a record of ``PlainMachine.take_records``."""
         if kind == "done":
             self.done.add(*what)
         elif kind == "mark":
@@ -122,7 +122,7 @@ class Stored:
                 self.after[rank] = turn
 
 
-class Plain(Machine):
+class PlainMachine(Machine):
     """The machine of one partition."""
 
     ahead, voids = True, False

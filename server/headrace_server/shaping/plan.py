@@ -13,6 +13,8 @@ from ..leasing.words import Batch
 
 #: The plain data that a shape or an input stores, from which a later process goes on.
 State = Mapping[str, Any]
+#: The state of each stage before a chunk; None where none of them has any.
+Stages = list[Any] | None
 #: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
 

@@ -15,14 +15,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace_proto.errors import one_line
 
-from ..pipeline.declaration import Plain
 from . import statuses
 from .statuses import added
 
@@ -35,10 +34,10 @@ _STATES = ("opening", "open", "closing", "ended", "failed")
 
 _Labels = tuple[str, ...]
 #: One value, none, or one by the label (or labels) that the metric has beside those of its subject.
-_Value = float | Mapping[Plain, float] | None
+_Value = float | Mapping[Any, float] | None
 
 
-def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Plain]]:
+def _parts(status: statuses.ServerStatus) -> Iterator[tuple[type, _Labels, Any]]:
     """Give all parts of a status that have metrics: their types, and the values of their labels."""
     yield statuses.ServerStatus, (), status
     if status["disk"] is not None:
@@ -60,7 +59,7 @@ class Metric:
     of: type
     name: str
     labels: tuple[str, ...]
-    value: Callable[[Plain], _Value]
+    value: Callable[[Any], _Value]
     help: str
 
     @property
@@ -83,7 +82,7 @@ class Metric:
 _NAMED = ("reason", "source")
 
 
-def _bounded(values: Mapping[str, Plain]) -> dict[str, Plain]:
+def _bounded(values: statuses.Part) -> dict[str, Any]:
     """Return the first values, and the sum of those that are too many."""
     listed = list(values.items())
     return added([dict(listed[:MOST]), *({"other": value} for _, value in listed[MOST:])])
@@ -152,7 +151,7 @@ def _doing(worker: statuses.WorkerStatus) -> _Value:
 
 
 #: Name and further labels; the field that is its value, or a function of the part; its meaning.
-_Rows = tuple[tuple[str, str | Callable[[Plain], _Value], str], ...]
+_Rows = tuple[tuple[str, str | Callable[[Any], _Value], str], ...]
 
 _SERVER: _Rows = (
     ("info[version]", lambda server: {server["version"]: 1}, "1; the release that runs."),
@@ -228,7 +227,7 @@ def _of(kind: type, rows: _Rows, *labels: str) -> Iterator[Metric]:
         yield Metric(kind, f"headrace_{name}", (*labels, *more), taken, meaning)
 
 
-def _at(path: str, part: Plain) -> _Value:
+def _at(path: str, part: Any) -> _Value:
     for name in path.split("."):
         part = part.get(name) if part else None
     return cast(_Value, part)

@@ -18,6 +18,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import (
     Annotated,
+    Any,
     NotRequired,
     TypedDict,
     TypeVar,
@@ -28,23 +29,25 @@ from typing import (
     is_typeddict,
 )
 
-from ..pipeline.declaration import Plain
 from ..process.config import MOST_FOUND, MOST_TRAINERS
 
+#: Values by name: of a status or of counts.  The types below declare those of a whole status.
+Part = Mapping[str, Any]
 
-def added(counts: Iterable[Mapping[str, Plain]]) -> dict[str, Plain]:
+
+def added(counts: Iterable[Part]) -> dict[str, Any]:
     """Add counts by name; lists are added element by element, and dicts like the whole.
 
     added([{"a": 1}, {"a": 2, "b": [3, 4]}])  ─►  {"a": 3, "b": [3, 4]}
     """
-    total: dict[str, Plain] = {}
+    total: dict[str, Any] = {}
     for some in counts:
         for name, n in some.items():
             total[name] = _sum(total.get(name), n)
     return total
 
 
-def _sum(one: Plain, other: Plain) -> Plain:
+def _sum(one: Any, other: Any) -> Any:
     if not one:
         return other
     if isinstance(other, Mapping):
@@ -55,7 +58,7 @@ def _sum(one: Plain, other: Plain) -> Plain:
 
 
 S = TypeVar("S")
-_Rule = Callable[[Sequence[Plain]], Plain]
+_Rule = Callable[[Sequence[Any]], Any]
 
 #: Trainers that a text on a drain names.
 _MOST_NAMED = 8
@@ -67,7 +70,7 @@ _STATES = ("failed", "opening", "closing", "open", "ended")
 # The rules
 
 
-def _first(values: Sequence[Plain]) -> Plain:
+def _first(values: Sequence[object]) -> object:
     return next((value for value in values if value is not None), None)
 
 
@@ -94,7 +97,7 @@ def _buckets(values: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
     return dict(sorted(added(values).items(), key=lambda one: int(one[0])))
 
 
-def _classes(values: Sequence[Mapping[str, Plain]]) -> dict[str, Plain]:
+def _classes(values: Sequence[Part]) -> dict[str, Any]:
     """Add counters by class; where targets changed, list the changes of each partition."""
     counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
     changes = [one for some in values for one in some.get("changes", ())]
@@ -108,23 +111,23 @@ def _balance(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {"rounds": rounds, "mean": mean, "worst": max(one["worst"] for one in values)}
 
 
-def _all(values: Sequence[Sequence[Plain]]) -> list[Plain]:
+def _all(values: Sequence[Sequence[S]]) -> list[S]:
     return [*chain.from_iterable(values)]
 
 
-def _first_of_each(values: Sequence[Mapping[str, Plain]]) -> dict[str, Plain]:
+def _first_of_each(values: Sequence[Mapping[str, S]]) -> dict[str, S]:
     return {name: value for some in reversed(values) for name, value in some.items()}
 
 
-def _distinct(values: Sequence[Sequence[Plain]]) -> list[Plain]:
+def _distinct(values: Sequence[Sequence[Any]]) -> list[Any]:
     return sorted({*chain.from_iterable(values)})
 
 
 def _once(kind: type[object], id: str, by: str = "") -> _Rule:
     """Make the rule that lists each part of this kind, which has an id, once; ``by``: in order."""
 
-    def rule(values: Sequence[Sequence[Mapping[str, Plain]]]) -> list[Plain]:
-        parts: dict[Plain, list[Mapping[str, Plain]]] = {}
+    def rule(values: Sequence[Sequence[Part]]) -> list[object]:
+        parts: dict[int | str, list[Part]] = {}
         every = _all(values)
         for one in sorted(every, key=itemgetter(by)) if by else every:
             parts.setdefault(one[id], []).append(one)
@@ -231,7 +234,7 @@ class PartitionCounts(TypedDict):
 
     dropped: Counts
     padding: Annotated[dict[str, list[int]], _buckets]
-    classes: Annotated[dict[str, Plain], _classes]
+    classes: Annotated[dict[str, Any], _classes]
     segments: Annotated[NotRequired[dict[str, int]], added]
     sources: Annotated[NotRequired[dict[str, int]], added]
     weights: Annotated[NotRequired[dict[str, list[float]]], added]
@@ -325,12 +328,23 @@ class ServerStatus(SeenServer):
     addresses: list[str]
 
 
+class LogStatus(TypedDict):
+    """The status of one partition of a log."""
+
+    log: str
+    partition: int
+    closed: bool
+    feeds: dict[str, dict[str, int]]  # by feed that reads it, counters
+    #: The open sequences without news for longest: key, producer, steps, and seconds since.
+    resting: list[tuple[str, str, int, float]]
+
+
 class OwnersAnswer(TypedDict, total=False):
     """The answer of all owners to a question."""
 
     users: Annotated[dict[str, str], _first_of_each]
-    found: Annotated[list[Plain], lambda values: _all(values)[:MOST_FOUND]]
-    logs: Annotated[list[Plain], _all]
+    found: Annotated[list[dict[str, Any]], lambda values: _all(values)[:MOST_FOUND]]
+    logs: Annotated[list[LogStatus], _all]
     ended: Count
 
 
@@ -345,7 +359,7 @@ def _rules(kind: type[object]) -> dict[str, _Rule]:
     return rules
 
 
-def joined(kind: type[S], parts: Sequence[Plain]) -> S:
+def joined(kind: type[S], parts: Sequence[Part]) -> S:
     """Return one status of the parts, each field by the rule in its type; parts may lack some."""
     rules = _rules(cast(Hashable, kind))
     whole = {
@@ -355,7 +369,7 @@ def joined(kind: type[S], parts: Sequence[Plain]) -> S:
     return cast(S, whole)
 
 
-def described_batches(feeds: Mapping[str, Plain]) -> str:
+def described_batches(feeds: Mapping[str, FeedStatus]) -> str:
     """Return which batches of feeds trainers have in hand, for people; "" where there are none."""
     described = []
     for name, feed in feeds.items():

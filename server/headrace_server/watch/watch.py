@@ -22,6 +22,7 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 from headrace_proto.placement import WHOLE, Share
 
 from ..pipeline.declaration import Plain
+from ..watch.statuses import OwnersAnswer
 from .statuses import EventStatus, SeenServer, ServerStatus
 from .verdict import add_rates, verdict
 
@@ -46,7 +47,7 @@ class Server(Protocol):
     def look(self, timeout_s: float) -> SeenServer:
         """Return the status of the whole server, as of now."""
 
-    def ask(self, order: str, timeout_s: float, **values: Plain) -> dict[str, Plain]:
+    def ask(self, order: str, timeout_s: float, **values: Plain) -> OwnersAnswer:
         """Send an order to all workers; return their answers, joined to one."""
 
 
@@ -109,7 +110,7 @@ class Watch:
             raise ServerError("the server is starting")
         return self._server
 
-    def inspect(self, key: bytes, feed: str | None) -> dict[str, Plain]:
+    def inspect(self, key: bytes, feed: str | None) -> dict[str, object]:
         """Return where the sequence of a key is; ``feed`` may be None where one has sequences.
 
         UnknownFeed or ValueError: that can not be asked.

@@ -10,6 +10,7 @@ maps it, or a message that is being sent, pins it until then and beyond.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Give, Given
@@ -55,7 +56,7 @@ class Blocks:
 
     def _columns_of(self, slots: Sequence[Slot]) -> bytes:
         """Return the columns as a message has them, and remember them."""
-        columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+        columns: list[Any] = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
         if len(slots) > _MANY_COLUMNS:
             given = Given(0, 0, 0, 0, 0, 0, 0, 0, 0, columns=columns)
             FROM_SERVER.encode(Give(0, (given,)))

@@ -10,8 +10,9 @@ No state is kept between two questions.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
 from ..pipeline.declaration import Plain
 from ..process.config import MOST_TRAINERS
@@ -92,7 +93,7 @@ def users_of(feed: ServedFeed) -> dict[str, str]:
 
 
 def example_status(
-    feed: ServedFeed, partition: int, found: list[Plain], now: float
+    feed: ServedFeed, partition: int, found: Sequence[Any], now: float
 ) -> dict[str, Plain]:
     """Return where an example is, and which trainer has it."""
     epoch, segment, segments, where, number = found

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import DataError, ServerError
 from headrace_proto.log_messages import MAX_ITEM_BYTES
@@ -82,10 +83,10 @@ class LiveLog:
         self.ledger = self.log.ledger
         self.readings: dict[str, Reading | Growing] = {}  # by feed
         self._path = path
-        self._saved: dict[str, dict[str, Plain]] = {}  # views by file, as they are there
+        self._saved: dict[str, dict[str, Any]] = {}  # views by file, as they are there
         self._save_at = 0.0
         #: Of snapshots of feeds that cut sequences before they end, the pending ones, too.
-        self._pending: dict[str, Plain] = {}
+        self._pending: dict[str, Any] = {}
 
     def open(
         self,
@@ -189,7 +190,7 @@ class LiveLog:
             self.log.close()
             self._save_views()
 
-    def status(self, feed: str) -> dict[str, Plain]:
+    def status(self, feed: str) -> dict[str, int]:
         """Return what people are shown of it, as a feed reads it."""
         with self.lock:
             ledger, reading = self.ledger, self.readings[feed]
@@ -202,7 +203,7 @@ class LiveLog:
                 "bytes": sum(used for used, _ in ledger.files.values()),
             }
 
-    def described(self, now: float) -> dict[str, Plain]:
+    def described(self, now: float) -> dict[str, object]:
         """Return how it stands: its feeds, and the open sequences without news for longest."""
         with self.lock:
             resting = self.ledger.resting(MOST_FOUND)
@@ -438,7 +439,7 @@ class LiveLogs:
             if name in self._config.feed(feed).logs:
                 log.hold(feed, snapshot)
 
-    def described(self, now: float) -> list[dict[str, Plain]]:
+    def described(self, now: float) -> list[dict[str, object]]:
         """Return how each partition of each log stands."""
         return [
             {"log": name, "partition": partition, **log.described(now)}
@@ -454,13 +455,13 @@ class LiveLogs:
                     ended += ledger.expire(now, idle_s)
         return ended
 
-    def status(self, feed: str, partition: int) -> dict[str, Plain]:
+    def status(self, feed: str, partition: int) -> dict[str, int]:
         """Return what people are shown of the logs that a partition of a feed reads."""
         logs = (self.at(name, partition) for name in self._config.feed(feed).logs)
         return added(log.status(feed) for log in logs if log is not None)
 
 
-def _check_same(file: Path, content: dict[str, Plain]) -> None:
+def _check_same(file: Path, content: Mapping[str, object]) -> None:
     """Write what a log is made for; ServerError where it was made for something else."""
     known = read_json(file, dict, "")
     if known is None:

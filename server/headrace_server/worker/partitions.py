@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 
@@ -30,11 +31,10 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..files.ranges import keep_at_most
 from ..leasing.desk import Work
-from ..leasing.words import ANYONE, Batch, Order, Outlook, Slot
+from ..leasing.words import ANYONE, Batch, Order, Outlook, Proposal, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
 from ..partition.live_run import needs_of
-from ..pipeline.declaration import Plain
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, Life
 from ..process.worker_diary import Diary
@@ -398,7 +398,7 @@ class Partitions:
         now = time.monotonic()
         self._report_at = now + max(_REPORT_S, _PART * (now - began))
 
-    def status(self) -> dict[str, Plain]:
+    def status(self) -> dict[str, Any]:
         """Return fields of ``WorkerStatus``."""
         life_s = time.monotonic() - self._life_began
         return {
@@ -499,7 +499,7 @@ class Partitions:
         """Note that all partitions of a feed are open."""
         self._shares[feed.name].most = self._bounds(feed)
 
-    def steer(self, part: Part, what: tuple[str, Plain]) -> Order | None:
+    def steer(self, part: Part, what: Proposal) -> Order | None:
         """Order a partition to make other batches; see ``Desk.steer``."""
         with Step(self._diary, part):
             order: Order | None = part.feed.desk.steer(part.number, what)

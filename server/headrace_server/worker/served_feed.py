@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from headrace_proto.channel import Frame
+from headrace_proto.checks import Columns
 from headrace_proto.errors import ProtocolError, shown
 from headrace_proto.schema import Field, schema_to_wire
 
@@ -23,7 +25,6 @@ from ..journal.journal import Journal
 from ..leasing.desk import Desk
 from ..leasing.words import Batch, Port
 from ..partition.partition_run import Made, Payload, Run
-from ..pipeline.declaration import Plain
 from ..process.config import FeedConfig, RunConfig
 from ..shaping.stored_state import Saved
 from ..watch.statuses import added
@@ -63,7 +64,7 @@ class Part:
     earlier: set[int] = field(default_factory=set)
     tokens: set[int] = field(default_factory=set)  # of commits of earlier lives
     noted: dict[str, bytes] = field(default_factory=dict)  # by earlier lives, see ``Stores.note``
-    status: dict[str, Plain] = field(default_factory=dict)  # its part of a ``FeedStatus``
+    status: dict[str, Any] = field(default_factory=dict)  # its part of a ``FeedStatus``
 
 
 class Counters:
@@ -91,7 +92,7 @@ class Counters:
         """Keep the counts of a session that has left."""
         self._left = added([self._left, tally.totals])
 
-    def totals(self, present: Iterable[Tally]) -> dict[str, Plain]:
+    def totals(self, present: Iterable[Tally]) -> dict[str, Any]:
         """Return all counters, with those of ``present`` sessions; keys as in ``Server.stats``."""
         sent = added([self._left, *(tally.totals for tally in present)])
         made = {"batches": self.made.batches, "rows": self.made.rows, "bytes": self.made.bytes}
@@ -126,8 +127,8 @@ class ServedFeed:
         self.known: dict[bytes, Known] = {}  # the trainers that have a session at the desk …
         self.births: list[Known] = []  # … and, of the life before, of each rank the last …
         self.runs: dict[int, None] = {}  # … and the runs of ranks, the present one last
-        self.schema: Plain = None
-        self.properties: dict[str, Plain] = {}  # sent to trainers beside the schema
+        self.schema: list[list[object]] | None = None
+        self.properties: dict[str, Any] = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
         self.failure: tuple[str, str] | None = None
         self.wakes: Callable[[], None] = lambda: None  # called when it may have ended
@@ -207,7 +208,7 @@ class ServedFeed:
         if self._config.declaration.source.kind == "mix":
             self.properties["sources"] = self._config.declaration.source.options["names"]
 
-    def described(self, world_size: int = 0) -> dict[str, Plain]:
+    def described(self, world_size: int = 0) -> dict[str, Any]:
         """Return the properties of the feed, for a trainer that joins."""
         return {**self.properties, "length": self._length(world_size)}
 
@@ -224,7 +225,7 @@ class ServedFeed:
         counts = (declaration.batches_of(share or 0) for share in shares)
         return sum(count // max(1, world_size) for count in counts)
 
-    def examples(self) -> dict[str, Plain]:
+    def examples(self) -> dict[str, Any]:
         """Return how many examples are done here, over all epochs, and of how many.
 
         It is empty where nobody knows how many there are.  An example is done when its rows are
@@ -270,7 +271,7 @@ class ServedFeed:
         return self.states.fault_of_block(batch.rows, *payload)
 
     def fault_of_flush(
-        self, batch: Batch | None, rows: Sequence[int], columns: Plain, block: Frame
+        self, batch: Batch | None, rows: Sequence[int], columns: Columns, block: Frame
     ) -> tuple[str, str]:
         """Return code and text of a fault of flushed states of some rows; "" if there is none.
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace_proto.checks import Columns
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, arrange, check_slot, strings_at
 from headrace_proto.schema import Field
-
-from ..pipeline.declaration import Plain
 
 #: Refuses the states of lanes that their trainer does not have any more.
 LANES_LOST = (
@@ -35,10 +34,10 @@ class StateBlocks:
         self.buffer_bytes = 0 if self._with_strings else arrange(arrays)[1]
         #: Rows, columns and size of the last valid block.  Identity, not equality, shows that
         #: columns were checked: a list with 2.0 for 2 is equal and wrong.
-        self._right: tuple[int, Plain, int] = (-1, None, -1)
+        self._right: tuple[int, object, int] = (-1, None, -1)
         self._most_bytes = most_bytes  # of one row, where there are strings
 
-    def fault_of_columns(self, rows: int, columns: Plain, nbytes: int) -> str:
+    def fault_of_columns(self, rows: int, columns: Columns, nbytes: int) -> str:
         """Return why a block can not hold the states of ``rows`` rows; "" if it can."""
         if not isinstance(columns, list) or len(columns) != len(self._states):
             return f"{len(self._states)} states are saved together"
@@ -53,7 +52,7 @@ class StateBlocks:
         self._right = rows, columns, nbytes
         return ""
 
-    def fault_of_block(self, rows: int, columns: Plain, block: bytes | memoryview) -> str:
+    def fault_of_block(self, rows: int, columns: Columns, block: bytes | memoryview) -> str:
         """Return the fault of the columns or of the bytes (the offsets of strings), or ""."""
         right = self._right
         if right[1] is not columns or right[0] != rows or right[2] != len(block):
@@ -72,7 +71,7 @@ class StateBlocks:
             return f"a state is described wrongly: {error}"
         return self._fault_of_size(rows, columns, texts) if texts and rows else ""
 
-    def _fault_of_size(self, rows: int, columns: Plain, texts: list[np.ndarray]) -> str:
+    def _fault_of_size(self, rows: int, columns: Columns, texts: list[np.ndarray]) -> str:
         """Return why the strings of a block are too large; "" if they are not."""
         numbers = sum(
             column[1]

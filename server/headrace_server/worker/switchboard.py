@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,8 +33,8 @@ from headrace_proto.messages import (
     Version,
 )
 
-from ..pipeline.declaration import Plain
-from ..process.child import Pipe, perform
+from ..leasing.words import Proposal
+from ..process.child import Message, Pipe, perform
 from ..process.config import MOST_FOUND, RunConfig
 from ..shaping.machine import TOO_LATE
 from ..watch.statuses import added
@@ -65,7 +65,7 @@ _Ordered = Callable[[list[list[int]], str], object]
 class _Orders:
     """One order to all partitions of a feed.  It is answered when each has stored it."""
 
-    what: tuple[str, Plain]
+    what: Proposal
     answer: _Ordered
     left: list[Part]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Switchboard:
             "stop": self._stop,
         }
 
-    def begin(self, begun: Mapping[str, Plain]) -> None:
+    def begin(self, begun: Message) -> None:
         """Begin in the state that the supervisor gives.
 
         "paused", "failed" (code and text of a failure, by feed) and "all_opened" (as in the order
@@ -210,11 +210,11 @@ class Switchboard:
 
     # The supervisor
 
-    def obey(self, order: Mapping[str, Plain]) -> None:
+    def obey(self, order: Message) -> None:
         """Carry out an order of the supervisor."""
         perform(self._orders, order)
 
-    def _answer(self, request: int, **values: Plain) -> None:
+    def _answer(self, request: int, **values: object) -> None:
         self.pipe.report("answer", request=request, **values)
 
     def _fail(self, code: str, text: str, feed: str | None = None) -> None:
@@ -258,10 +258,10 @@ class Switchboard:
     def _refuse_rewind(self, feed: str, snapshot: str, code: str, text: str) -> None:
         self.feeds[feed].resuming.refuse(snapshot, code, text)
 
-    def _all_opened(self, used: Plain, touched: Plain) -> None:
+    def _all_opened(self, used: list[list[object]], touched: list[list[object]]) -> None:
         """Note the other owners' reports on the feeds, now that all owners have opened theirs."""
         for feed in self.feeds.values():
-            named = [feed.name, feed.resuming.generation]
+            named: list[object] = [feed.name, feed.resuming.generation]
             feed.resuming.all_opened(named in used, named in touched)
 
     def _stop(self) -> None:
@@ -381,7 +381,7 @@ class Switchboard:
                 part.run.set_version(message.version)
         self.outbox.answer_request(Answered(session.number, message.request))
 
-    def _change(self, session: Session, request: int, what: tuple[str, Plain]) -> None:
+    def _change(self, session: Session, request: int, what: Proposal) -> None:
         """Change the batches of all partitions; answer with the first changed batch of each."""
 
         def answer(since: list[list[int]], fault: str) -> None:
@@ -392,7 +392,7 @@ class Switchboard:
 
         self._order(session.feed, what, answer)
 
-    def _order(self, feed: ServedFeed, what: tuple[str, Plain], answer: _Ordered) -> None:
+    def _order(self, feed: ServedFeed, what: Proposal, answer: _Ordered) -> None:
         """Order all partitions of a feed to make other batches."""
         parts = [*feed.partitions.values()]
         orders = _Orders(what, answer, [*parts])

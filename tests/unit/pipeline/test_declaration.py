@@ -9,7 +9,7 @@ import headrace_server as hs
 from headrace_server.leasing.words import ANYONE
 from headrace_server.shaping.bucket import PlainBatches
 from headrace_server.shaping.input import Input
-from headrace_server.shaping.plain import Plain
+from headrace_server.shaping.plain import PlainMachine
 from headrace_server.shaping.plan import Read
 
 ROWS = hs.from_examples([{"x": i, "n": i} for i in range(9)])
@@ -18,7 +18,7 @@ ROWS = hs.from_examples([{"x": i, "n": i} for i in range(9)])
 def made(share: int, size: int, smaller: bool, epochs: int, across: bool) -> int:
     """How many batches the machine of a partition makes of the whole feed."""
     shaper = PlainBatches(size, smaller)
-    machine = Plain(0, Input(shaper, 0, epochs, across), shaper)
+    machine = PlainMachine(0, Input(shaper, 0, epochs, across), shaper)
     batches = 0
     while not machine.finished:
         step = machine.step(ANYONE, epochs, 5)

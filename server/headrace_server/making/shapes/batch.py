@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ...pipeline.declaration import Plain
+from typing import Any
+
+from ...pipeline.argument_checks import Selector
 from ...reading.chunk import BadRecords, Chunk
 from ...shaping.bucket import PlainBatches
 from ..shape import PaddedRows, RowFacts, split
@@ -14,7 +16,11 @@ class Batch(PaddedRows):
     counted = True
 
     def __init__(
-        self, batch_size: int, balance: Plain = None, balance_batches: int = 0, **padding: Plain
+        self,
+        batch_size: int,
+        balance: Selector | None = None,
+        balance_batches: int = 0,
+        **padding: Any,
     ) -> None:
         super().__init__(**padding)
         self._balance, self._window = balance, balance_batches

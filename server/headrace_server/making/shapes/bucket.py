@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ...reading.chunk import BadRecords, Chunk
 from ...reading.row_values import COST, LENGTH, Values, as_int64
 from ...shaping.bucket import NO_PADDING, Buckets, bucket_of
@@ -21,19 +22,19 @@ class Bucket(PaddedRows):
     def __init__(
         self,
         batch_sizes: list[int | None],
-        bucket: Plain = None,
-        length: Plain = None,
+        bucket: Selector | None = None,
+        length: Selector | None = None,
         boundaries: Sequence[int] | None = None,
         capacity: int | None = 32,
         bucket_capacities: Sequence[int] | None = None,
         max_padded_elements: int | None = None,
         max_examples_in_flight: int | None = None,
-        cost: Plain = None,
+        cost: Selector | None = None,
         pad_to_boundary: bool = False,
         sources: int = 0,
-        balance: Plain = None,
+        balance: Selector | None = None,
         balance_batches: int = 0,
-        **padding: Plain,
+        **padding: Any,
     ) -> None:
         """``sources``: the number of those whose rows have buckets of their own; 0: none has."""
         kind, name = length or ("", "")
@@ -58,7 +59,7 @@ class Bucket(PaddedRows):
             if selector is not None
         }
 
-    def _of_sources(self, values: Sequence[Plain]) -> list[Plain]:
+    def _of_sources(self, values: Sequence[Any]) -> list[Any]:
         """Return values of buckets for those of each source: bucket after bucket."""
         return [value for value in values for _ in range(self._sources or 1)]
 

@@ -10,8 +10,8 @@ label         a     b   c   d               each example's, [B, most examples of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import Collection
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from headrace_proto.errors import DataError, rewording
 from headrace_proto.layout import Slot, array_at
 from headrace_proto.schema import RESERVED, Field
 
-from ...pipeline.argument_checks import MASK, check_padding
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import MASK, PaddingValues, Selector, check_padding
 from ...reading.chunk import BadRecords, Chunk, Faults, without
 from ...reading.columns import Column, Ragged, Strings, concatenate, field_of, ranges, take
 from ...shaping.pack import Packing, Strategy
@@ -45,9 +44,9 @@ class Pack(Shape):
         max_open: int,
         too_long: Literal["error", "cut", "drop"],
         allow_smaller_final_batch: bool,
-        padding_values: Mapping[str, Plain] | None,
+        padding_values: PaddingValues | None,
         mask: bool,
-        balance: Plain = None,
+        balance: Selector | None = None,
         balance_batches: int = 0,
     ) -> None:
         self._length, self._columns, self._too_long = length, columns, too_long
@@ -154,7 +153,7 @@ class _PackedRows(Assembly):
         packed: list[str],
         length: int,
         layout: np.ndarray,
-        values: Mapping[str, Plain],
+        values: PaddingValues,
         masks: Collection[str],
     ) -> None:
         """``values`` pad columns in place of zeros; columns in ``masks`` have one."""
@@ -169,7 +168,7 @@ class _PackedRows(Assembly):
         self._there = np.zeros((self.rows, most), bool)  # whether a row has so many examples
         self._there[self._row, self._place] = True
         specs = []
-        self._pieces: list[tuple[Pieces, bool, Plain]] = []
+        self._pieces: list[tuple[Pieces, bool, Any]] = []
         self._masks = [name in packed for name in masks]
         for name, one in fields.items():
             columns: Pieces = [take(chunk.columns[name], rows) for chunk, rows in parts]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ...reading.chunk import BadRecords, Chunk
 from ...reading.row_values import Values
 from ...shaping import chance
@@ -21,13 +22,13 @@ class StratifiedSampleUnknownDist(PaddedRows):
 
     def __init__(
         self,
-        labels: Plain,
+        labels: Selector,
         probs: Sequence[float],
         batch_size: int,
         queue_capacity: int,
         seed: int,
         max_examples_in_flight: int,
-        **padding: Plain,
+        **padding: Any,
     ) -> None:
         super().__init__(**padding)
         self._labels, self._probs, self._size = labels, probs, batch_size

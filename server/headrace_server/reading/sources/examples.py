@@ -9,7 +9,7 @@ import numpy as np
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.declaration import Options
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.examples import packed_fields
 from ..column_parts import whole_part
@@ -25,14 +25,14 @@ class Examples(PartsReader):
     def declared(cls, source: Declared) -> Mapping[str, Field]:
         return packed_fields(source.options["columns"])
 
-    def __init__(self, opening: Opening, n: int, columns: Mapping[str, Plain]) -> None:
+    def __init__(self, opening: Opening, n: int, columns: Options) -> None:
         fields = packed_fields(columns)
         unpacked = {name: _unpacked(columns[name], field, n) for name, field in fields.items()}
         schema = Schema(fields)
         super().__init__(fields, [whole_part("examples", unpacked, schema, opening.bad)])
 
 
-def _unpacked(packed: Mapping[str, Plain], field: Field, n: int) -> Column:
+def _unpacked(packed: Options, field: Field, n: int) -> Column:
     extents = np.empty((n, 0), np.int64)
     if field.ragged_dims:
         extents = np.frombuffer(packed["extents"], np.int64).reshape(n, field.ragged_dims)

@@ -19,7 +19,6 @@ from headrace_proto.errors import DataError
 from headrace_proto.log_messages import entries_of
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
 from ..chunk import ORDINAL_BITS, Chunk
 from ..columns import Column, Strings, column_of
 from ..source import GrowingFeed, LogFeed, Opening, Source, StreamSource
@@ -33,7 +32,7 @@ class Live(Source):
     forward = True
 
     @classmethod
-    def open(cls, opening: Opening, name: str, **bounds: Plain) -> StreamSource:
+    def open(cls, opening: Opening, name: str, **bounds: Any) -> StreamSource:
         if opening.logs is None:
             raise DataError(
                 f"log {name!r} lives in a server: serve the pipeline, and push to it by "

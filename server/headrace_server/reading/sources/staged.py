@@ -7,7 +7,7 @@ from functools import partial
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.declaration import Options
 from ...pipeline.declaration import Source as Declared
 from ...pipeline.declaration import Stage as DeclaredStage
 from ..chunk import BadRecords, Chunk
@@ -30,7 +30,7 @@ class Staged(Source):
 
     @classmethod
     def open(
-        cls, opening: Opening, sources: Sequence[Declared], stages: Sequence[Plain]
+        cls, opening: Opening, sources: Sequence[Declared], stages: Sequence[Options]
     ) -> StreamSource:
         (reader,) = open_parts(opening, sources, "")
         declared = [DeclaredStage(**stage) for stage in stages]

@@ -16,9 +16,10 @@ from dataclasses import replace
 from headrace_proto.errors import DataError
 from headrace_proto.schema import RESERVED, Field
 
-from ...pipeline.declaration import Plain, is_theirs
 from ...pipeline.declaration import Stage as Declared
+from ...pipeline.declaration import is_theirs
 from ...pipeline.examples import names_fault
+from ...shaping.plan import Stages
 from ..chunk import LOGS_NOTHING, BadRecords, Chunk
 from ..row_functions import theirs, user_code
 from ..stage import Fields, Stage
@@ -86,12 +87,12 @@ class RowStages:
             known = step.fields_after(known)
         return facts
 
-    def state(self) -> list[Plain] | None:
+    def state(self) -> Stages:
         """Return the stages' memory of all rows so far, as plain data; None if they keep none."""
         states = [step.state() for step in self.steps]
         return states if any(state is not None for state in states) else None
 
-    def restore(self, states: list[Plain] | None) -> None:
+    def restore(self, states: Stages) -> None:
         """Restore a result of ``state``."""
         for step, state in zip(self.steps, states or [], strict=False):
             if state is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
 
@@ -14,7 +14,7 @@ class Keep(Sampler):
 
     rule = Rule("it must be true or false", "wrong_type", most=1, whole=True)
 
-    def __init__(self, keep: list[Plain]) -> None:
+    def __init__(self, keep: Selector) -> None:
         super().__init__("bucket", "keep_input", keep)
 
     def sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:

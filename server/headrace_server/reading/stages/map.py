@@ -6,13 +6,13 @@ The schema is declared, or inferred from the first rows that reach the stage and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from headrace_proto.errors import brief, kind_of
 from headrace_proto.schema import schema_from_wire
 
-from ...pipeline.declaration import Plain
 from ...pipeline.examples import names_fault
 from ...pipeline.function_names import Sent
 from ..chunk import BadRecords, Chunk
@@ -33,7 +33,7 @@ class Map(Stage):
         self,
         function: str | Sent,
         vectorized: bool = False,
-        schema: Plain = None,
+        schema: Any = None,
         seed: int | None = None,
         group: int | None = None,
     ) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
 from ...pipeline.mix import weights_of
 from ...shaping.mix import Schedule, pass_ordinals
+from ...shaping.plan import State
 from ..chunk import BadRecords, Chunk
 from ..partition_rows import PASS
 from ..stage import Fields, Stage
@@ -27,7 +28,7 @@ class Mix(Stage):
         self._now: list[float] = schedule[0][1]  # the weights of the last read
         self._declared = schedule
         #: Each change by set_weights: the epoch and the example from which it holds, its weights.
-        self._changes: list[Plain] = []
+        self._changes: list[list[Any]] = []
         #: Number of sources of which no batch has rows of two; 0: it may.
         self.apart = len(names) if by == "batch" else 0
         #: Examples that came of each source.
@@ -52,7 +53,7 @@ class Mix(Stage):
             )
         weights_of("weights", dict(zip(self.names, weights, strict=True)), self.names)
 
-    def set_target(self, change: list[Plain], number: int) -> None:
+    def set_target(self, change: list[Any], number: int) -> None:
         """Draw by other weights from an epoch and example on, in place of a schedule.
 
         The place is part of the change, so it does not matter when this is called before that.
@@ -74,13 +75,13 @@ class Mix(Stage):
         self._now = [weights for start, weights in schedule if start <= numbered(came)][-1]
         return schedule
 
-    def state(self) -> Plain:
+    def state(self) -> State:
         return {"came": self.came.tolist(), "changes": [*self._changes]}
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: State) -> None:
         self.came, self._changes = np.array(state["came"], np.int64), [*state["changes"]]
 
-    def stats(self) -> dict[str, Plain]:
+    def stats(self) -> dict[str, object]:
         """Return by source how many examples came, and the weight."""
         shares = (np.array(self._now) / np.sum(self._now)).tolist()
         return {

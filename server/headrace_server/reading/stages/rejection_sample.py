@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ...shaping.class_acceptance import keep
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -15,7 +15,7 @@ class RejectionSample(Sampler):
 
     rule = Rule("it must be between 0 and 1", most=1)
 
-    def __init__(self, accept_prob: list[Plain], seed: int) -> None:
+    def __init__(self, accept_prob: Selector, seed: int) -> None:
         super().__init__("rejection_sample", "accept_prob", accept_prob)
         self._seed = seed
 

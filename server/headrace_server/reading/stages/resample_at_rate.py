@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ...shaping.row_copies import MAX_RATE, poisson
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -17,7 +17,7 @@ class ResampleAtRate(Sampler):
 
     rule = Rule("a rate is finite, 0 or more, and at most 2**52", most=MAX_RATE)
 
-    def __init__(self, rates: list[Plain], seed: int) -> None:
+    def __init__(self, rates: Selector, seed: int) -> None:
         super().__init__("resample_at_rate", "rates", rates)
         self._seed = seed
 

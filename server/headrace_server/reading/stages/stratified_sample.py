@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
 from ...shaping.class_acceptance import (
     ClassEstimator,
     Proportions,
@@ -16,6 +16,7 @@ from ...shaping.class_acceptance import (
     keep,
     rejected_fraction,
 )
+from ...shaping.plan import State
 from ..chunk import BadRecords, Chunk
 from ..row_values import Sampler, below
 from ..stage import Fields
@@ -31,7 +32,7 @@ class StratifiedSample(Sampler):
 
     def __init__(
         self,
-        labels: list[Plain],
+        labels: Selector,
         target_probs: list[float],
         init_probs: list[float] | None,
         seed: int,
@@ -66,7 +67,7 @@ class StratifiedSample(Sampler):
         self._noticed = False
         return number
 
-    def stats(self) -> dict[str, Plain]:
+    def stats(self) -> dict[str, object]:
         """Return rows accepted and rejected by class, and the first batch of each target."""
         return {
             "accepted": self.accepted.tolist(),
@@ -115,7 +116,7 @@ class StratifiedSample(Sampler):
                 100 * fraction,
             )
 
-    def state(self) -> Plain:
+    def state(self) -> State:
         return {
             "estimator": self._estimator.snapshot() if self._estimator is not None else None,
             "changes": self._target.to_plain(),
@@ -125,7 +126,7 @@ class StratifiedSample(Sampler):
             "noticed": self._noticed,
         }
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: State) -> None:
         if self._estimator is not None:
             self._estimator.restore(state["estimator"])
         self._target.changes = self._target.from_plain(state["changes"])

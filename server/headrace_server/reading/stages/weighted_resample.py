@@ -10,7 +10,8 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ...pipeline.declaration import Plain
+from ...pipeline.argument_checks import Selector
+from ...shaping.plan import State
 from ...shaping.row_copies import RunningMean
 from ..chunk import BadRecords, Chunk
 from ..row_values import Rule, Sampler
@@ -28,7 +29,7 @@ class WeightedResample(ResampleAtRate):
 
     def __init__(
         self,
-        weights: list[Plain],
+        weights: Selector,
         overall_rate: float,
         mean_decay: float,
         warmup: int | None,
@@ -58,8 +59,8 @@ class WeightedResample(ResampleAtRate):
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         return {"rate": Field("float32")}
 
-    def state(self) -> Plain:
+    def state(self) -> State:
         return self._mean.snapshot()
 
-    def restore(self, state: Plain) -> None:
+    def restore(self, state: State) -> None:
         self._mean.restore(state)

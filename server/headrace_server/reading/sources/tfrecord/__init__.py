@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from ....files.index_cache import some_of
 from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import RangedFiles, expect, open_stream
-from ....pipeline.declaration import Plain
 from ...block_order import even_blocks
 from ...chunk import Chunk, Faults, Origin, without
 from ...columns import Column, Rows, numbers_of
@@ -222,7 +221,7 @@ class _Frames(Records):
     parser: ExampleParser
 
     def chunk(self, rows: Sequence[Row], numbers: np.ndarray, origin: Origin) -> Chunk:
-        frames: list[Plain] = [row[""] for row in rows]
+        frames: list[Any] = [row[""] for row in rows]
         bounds = np.cumsum([0, *map(len, frames)])
         data = np.frombuffer(b"".join(frames), np.uint8)
         starts, lengths = bounds[:-1] + HEAD, np.diff(bounds) - (HEAD + FOOT)
