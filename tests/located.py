@@ -21,7 +21,7 @@ def workers_at(address: str, keys: Keys | None = None, feed: str = "") -> tuple[
         def found() -> tuple[str, ...]:
             lookup.ask(Hello(limits.PROTOCOL, "t", feed, b"nonce"))
             if lookup.socket.poll(1000) and (answer := lookup.answer(0.0)) is not None:
-                server.hear(answer)
+                server.take(answer)
             return server.owners
 
         try:

@@ -150,7 +150,7 @@ def connect(
     )
     member = Member(hello=hello, explicit=commit == "explicit", order=order)
     link = opened(Link(addresses, member, float(timeout), prefetched, locked, directory))
-    _tell_of_use(link)
+    _log_use(link)
     return Feed(link, loaded)
 
 
@@ -204,7 +204,7 @@ def _token_of(resume: Any, feed: str | None, restart: object) -> Token | None:
     return token
 
 
-def _tell_of_use(link: Link) -> None:
+def _log_use(link: Link) -> None:
     """Log that this trainer does not begin at the feed's beginning, but not beside others at work.
 
     An owner that has finished says how many batches it made in any case; one at which others train

@@ -37,7 +37,7 @@ _EXPORTED = frozenset(
 )
 
 #: JAX without x64 has arrays of half as many bits in their place.
-_OF_64_BITS = {"int64", "uint64", "float64", "complex128"}
+_WIDE = {"int64", "uint64", "float64", "complex128"}
 
 
 class Jax(Framework):
@@ -66,7 +66,7 @@ class Jax(Framework):
         return str(value.dtype), tuple(value.shape)
 
     def narrowed(self, dtype: str) -> str:
-        if jax.config.jax_enable_x64 or dtype not in _OF_64_BITS:
+        if jax.config.jax_enable_x64 or dtype not in _WIDE:
             return ""
         return (
             f".  JAX narrows {dtype}: declare a narrower state, or let JAX have 64 bits by "

@@ -129,7 +129,7 @@ class _Lane:
     def look(self, now: float) -> bool:
         """Receive what has come, and send what is due; return whether anything has changed."""
         lost = self.handshakes.look(now) and self.open
-        heard = self.hear(now)
+        heard = self.receive(now)
         if self.open and (lost or now - self.heard_at >= _SILENT_S):
             self.greet()
         if not self.open and (fault := self.handshakes.fault(now, self.known)) is not None:
@@ -137,11 +137,11 @@ class _Lane:
         if not self.open and now - self.said_at >= _AGAIN_S:
             self.said_at = now
             self.send(replace(self.hello, heard=self.stored, reopens=self.opening))
-        self.say(now)
+        self.send_items(now)
         # ZeroMQ's descriptor does not report what comes while a message is sent.
-        return self.hear(now) or heard or lost
+        return self.receive(now) or heard or lost
 
-    def say(self, now: float) -> None:
+    def send_items(self, now: float) -> None:
         """Send items, as far as credit goes, unless earlier ones have no answer yet."""
         while self.open and len(self.unanswered) < _UNANSWERED:
             some, nbytes = list[_Queued](), 0
@@ -171,7 +171,7 @@ class _Lane:
         except zmq.Again:  # the handshake shows why
             self.greet()
 
-    def hear(self, now: float) -> bool:
+    def receive(self, now: float) -> bool:
         """Handle messages that have arrived; return whether there were some."""
         heard = False
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -535,7 +535,7 @@ class Producer:
                 if isinstance(answer, Refused):
                     raise errors.from_code(answer.code, answer.text)
                 if answer is not None:
-                    server.hear(answer)
+                    server.take(answer)
             if not self._lanes and all(server.served for server in self._servers):
                 self._arrange()
             for lane in self._lanes:

@@ -48,8 +48,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "a refusal is told once": (
         ledger,
-        "self._hear(p, heard)\n        self._connections",
-        "self._hear(p, p.durable)\n        self._connections",
+        "self._on_acknowledged(p, heard)\n        self._connections",
+        "self._on_acknowledged(p, p.durable)\n        self._connections",
     ),
     "an older process of the name goes on": (
         ledger,

@@ -43,11 +43,11 @@ from ..machine.trainer import Held
 _UNSHARED = mmap.MAP_PRIVATE | 0x4000
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
-_PRESENT, _SWAPPED, _OF_A_FILE = 0x80, 0x40, 0x20
+_PRESENT, _SWAPPED, _IN_FILE = 0x80, 0x40, 0x20
 _ENTRY = 8
 #: Those bytes for pages of which this process has no copy.
 _NOT_WRITTEN = bytes(
-    byte for byte in range(256) if byte & _OF_A_FILE or not byte & (_PRESENT | _SWAPPED)
+    byte for byte in range(256) if byte & _IN_FILE or not byte & (_PRESENT | _SWAPPED)
 )
 #: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.
 _POOLED = 4
@@ -107,7 +107,7 @@ class WrittenPages:
             self._fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # not every container shows it
             return
-        if not self._tells_of_a_written_page():
+        if not self._has_a_written_page():
             os.close(self._fd)
             self._fd = -1
 
@@ -126,7 +126,7 @@ class WrittenPages:
         flags = entries[_ENTRY - 1 :: _ENTRY]
         return len(flags) != pages or bool(flags.translate(None, _NOT_WRITTEN))
 
-    def _tells_of_a_written_page(self) -> bool:
+    def _has_a_written_page(self) -> bool:
         with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
             page[0] = 1
             address = np.frombuffer(page, np.uint8).__array_interface__["data"][0]
@@ -229,8 +229,8 @@ class BufferPool:
 class Blocks:
     """Makes blocks of what was received, and reports when nobody reads them any more."""
 
-    def __init__(self, say: Callable[[], None]) -> None:
-        self._say = say  # reports a batch whose memory was released at once
+    def __init__(self, on_copied: Callable[[], None]) -> None:
+        self._on_copied = on_copied  # reports a batch whose memory was released at once
         self._pool = BufferPool()
 
     def block(self, held: Held) -> np.ndarray:
@@ -257,7 +257,7 @@ class Blocks:
             return block  # type: ignore[no-any-return]
         copied = self._copied(block)
         del block
-        self._say()
+        self._on_copied()
         return copied
 
     def _copied(self, source: np.ndarray) -> np.ndarray:

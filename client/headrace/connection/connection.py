@@ -1,8 +1,8 @@
 """The connection of a session, by channel or socket, and the wait for messages at all of them.
 
-    Session ── messages due ──► say ──► channel, or socket ──► owner
+    Session ── messages due ──► send ─► channel, or socket ──► owner
        ▲                                      │
-       └── receive ◄── hear ◄─────────────────┘   neither waits for anything
+       └── message ◄── receive ◄──────────────┘   neither waits for anything
 
     Sleep.wait ─► its own eventfd, and socket, monitor and channel of each connection
 
@@ -154,9 +154,9 @@ class Connection:
         keys: Keys | None,
         session: Session,
         sleep: Sleep,
-        tell: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
-        """``tell`` reports that its session has news."""
+        """``notify`` reports that its session has news."""
         self.session = session
         self.address, self.place = session.server.address, session.address
         self.amid_message = False
@@ -169,7 +169,7 @@ class Connection:
         self._silent = True  # nothing has come by the channel yet
         self._no_channel = False  # no channel works here
         self._watched = False  # whether the wait at the channel covers writing, too
-        self._sleep, self._tell = sleep, tell
+        self._sleep, self._notify = sleep, notify
         self._now = 0.0  # of the last look at what has come
         self._socket, self._handshakes = connecting(context, keys, self.address, self.place)
         self._files = int(self._socket.getsockopt(zmq.FD)), self._handshakes.fileno()
@@ -182,9 +182,9 @@ class Connection:
         silent = now - self.session.heard_at > _SILENT_S
         return not self.session.connected and (self._handshakes.unreached or silent)
 
-    # Saying
+    # Sending
 
-    def say(self, now: float) -> None:
+    def send(self, now: float) -> None:
         """Send due messages.
 
         Receive afterwards: ZeroMQ's descriptor does not report what came meanwhile.
@@ -212,7 +212,7 @@ class Connection:
                     self._watch(channel)
             except OSError:
                 channel.ended = True
-                self._hear_channel(channel)
+                self._receive_from_channel(channel)
             return
         try:
             for part in (header, *frames[:-1]) if frames else ():
@@ -237,7 +237,7 @@ class Connection:
         """Return whether its channel has an event, by the descriptors with one."""
         return self.channel is not None and self.channel.fileno() in ready
 
-    def hear(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """Handle messages that have arrived."""
         self._now = now
         if self.disturbed:
@@ -246,16 +246,16 @@ class Connection:
             if lost and self.session.connected and self.channel is None:
                 self._lose()
         if (channel := self.channel) is not None:
-            self._hear_channel(channel)
+            self._receive_from_channel(channel)
         if not self.quiet:
-            self._hear_socket()
+            self._receive_from_socket()
 
     def _lose(self) -> None:
         """Greet the owner again after the connection to it has ended."""
         self.session.greet()
-        self._tell()
+        self._notify()
 
-    def _hear_socket(self) -> None:
+    def _receive_from_socket(self) -> None:
         socket, heard = self._socket, 0
         while heard < _MOST_HEARD and int(socket.getsockopt(_EVENTS)) & _READABLE:
             header = frame = socket.recv(_NOBLOCK, copy=False)
@@ -266,7 +266,7 @@ class Connection:
             self._receive(header.buffer, frames)
             heard += 1
         if heard:
-            self._tell()
+            self._notify()
         # Checking the socket costs most: none is needed while a channel is used, and one poll does
         # for the sockets of all owners.
         self.more, several = heard == _MOST_HEARD, len(self._sleep.connections) > 1
@@ -277,7 +277,7 @@ class Connection:
         while int(self._socket.getsockopt(_MORE)):
             self._socket.recv(_NOBLOCK)
 
-    def _hear_channel(self, channel: Channel) -> None:
+    def _receive_from_channel(self, channel: Channel) -> None:
         """Receive from a channel, even a broken one: its last message says why it ends."""
         if channel.waits:
             try:
@@ -292,7 +292,7 @@ class Connection:
             self._silent = False
             self._receive(frames[0], frames[1:])
         if messages:
-            self._tell()
+            self._notify()
         if channel.ended:
             self._no_channel = self._silent  # one by which nothing ever came is not tried again
             self._drop_channel()

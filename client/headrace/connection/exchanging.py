@@ -99,22 +99,24 @@ class Wire:
                 return
             before = self.connections
             known = {
-                one.session: one
-                for one in before
-                if one.session in sessions
-                and not one.dead
-                and (one.session.connected or one.place == one.session.address)
+                connection.session: connection
+                for connection in before
+                if connection.session in sessions
+                and not connection.dead
+                and (connection.session.connected or connection.place == connection.session.address)
             }
             if new := [session for session in sessions if session not in known]:
                 check_files(len(new))
             for session in new:
                 session.heard_at = session.heard_at or self.clock()
                 session.greet()
-            self.connections = [known.get(one) or self._connection_of(one) for one in sessions]
-            for one in before:
-                if one not in self.connections:
-                    one.close()
-            self.tell()
+            self.connections = [
+                known.get(session) or self._connection_of(session) for session in sessions
+            ]
+            for connection in before:
+                if connection not in self.connections:
+                    connection.close()
+            self.notify()
 
     @property
     def failure(self) -> Exception | None:
@@ -133,7 +135,7 @@ class Wire:
         with self.lock:
             self._exchange()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify waiting threads of news of a session.  The caller holds the lock."""
         self.news += 1
         if self._following:
@@ -187,7 +189,7 @@ class Wire:
             if self.closing:
                 return
             self.closing = True
-            self.tell()
+            self.notify()
         self.closed.set()
         if threading.current_thread() is not self._thread:
             Deadline(_CLOSE_S).join(self._thread)
@@ -195,8 +197,8 @@ class Wire:
     def _due_in(self, now: float) -> float:
         """Return the seconds until a session has a message to send without a new event."""
         due_in_s = inf
-        for one in self.connections:
-            due_in_s = min(due_in_s, one.session.due_in(now))
+        for connection in self.connections:
+            due_in_s = min(due_in_s, connection.session.due_in(now))
         return due_in_s
 
     # The connections, under the lock
@@ -219,21 +221,22 @@ class Wire:
                     self._slept_s = self.clock.slept_s
                     for session in self.sessions:
                         session.hurry()
-                for one in self.connections:
-                    one.say(now)
+                for connection in self.connections:
+                    connection.send(now)
             alone = len(self.connections) == 1
             ready = self._sleep.look() if hears and not alone else ()
-            for one in self.connections:
-                if not one.quiet or (hears and (alone or one.channel_in(ready))):
-                    one.hear(now)
+            for connection in self.connections:
+                if not connection.quiet or (hears and (alone or connection.channel_in(ready))):
+                    connection.receive(now)
         except Exception as error:
             self.fail(error)
         except BaseException:  # Ctrl-C, say
-            if any(one.amid_message for one in self.connections):  # half of it may be sent
+            if any(connection.amid_message for connection in self.connections):
+                # Half of it may be sent.
                 self.fail(ConnectionLost("the connection was interrupted amid a message"))
-            for one in self.connections:  # messages that were just received may be lost
-                one.skip_rest()
-                one.session.greet()
+            for connection in self.connections:  # messages that were just received may be lost
+                connection.skip_rest()
+                connection.session.greet()
             raise
         finally:
             self._in_use = False
@@ -246,13 +249,13 @@ class Wire:
                     logger.exception("the connection to %s failed", self._address)
                 error = ConnectionLost(f"{type(error).__name__}: {error}")
             self.sessions[0].member.fail(error)
-            self.tell()
+            self.notify()
 
     # The lazy thread
 
     def _connection_of(self, session: Session) -> Connection:
         assert self.context is not None
-        return Connection(self.context, self._keys, session, self._sleep, self.tell)
+        return Connection(self.context, self._keys, session, self._sleep, self.notify)
 
     def _run(self) -> None:
         connections: list[Connection] = []
@@ -265,18 +268,18 @@ class Wire:
                 self._each_moment()
             with self.lock:
                 connections, self.connections = self.connections, []
-                for one in connections:
-                    one.say_goodbye(self.clock())
+                for connection in connections:
+                    connection.say_goodbye(self.clock())
             self._await_end(connections)
-            for one in connections:  # no other thread uses them any more
-                one.linger()
+            for connection in connections:  # no other thread uses them any more
+                connection.linger()
         except BaseException as error:
             self.fail(error)
         finally:
             with self.lock:
                 connections, self.connections = [*connections, *self.connections], []
-                for one in connections:
-                    one.close()
+                for connection in connections:
+                    connection.close()
             if self.context is not None:
                 self.context.term()  # waits until the last messages are sent
 
@@ -284,11 +287,11 @@ class Wire:
         """Wait until the owners have heard that this trainer leaves: a later one comes after it."""
 
         def heard(at_most_s: float) -> bool:
-            for one in connections:
-                one.quiet = False
+            for connection in connections:
+                connection.quiet = False
                 with contextlib.suppress(HeadraceError):
-                    one.hear(self.clock())
-            if any(one.leaves for one in connections):
+                    connection.receive(self.clock())
+            if any(connection.leaves for connection in connections):
                 time.sleep(min(at_most_s, _TICK_S))  # another thread may be in _sleep
                 return False
             return True
@@ -304,8 +307,8 @@ class Wire:
                 rest_s = min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
             if self._due_in(now) > 0 and now - self._said_at < rest_s:
                 return
-            for one in self.connections:
-                one.quiet = False
+            for connection in self.connections:
+                connection.quiet = False
             self._exchange()
             self._away = lose_silent(self.sessions, self._away, self.clock())
 

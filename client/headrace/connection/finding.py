@@ -244,14 +244,14 @@ class Finding:
             zmq.select(readable, [], [], left_s)
             for server in [*servers]:
                 if (answer := lookups[server].answer(self._wire.clock())) is not None:
-                    self._hear_locator(server, answer)
+                    self._take_answer(server, answer)
                     servers = [one for one in servers if one is not server]
         return servers
 
-    def _hear_locator(self, server: Server, answer: Any) -> None:
+    def _take_answer(self, server: Server, answer: Any) -> None:
         """Take what a server's locator tells, and reach its owners where they are now."""
         with self._wire.lock:
-            server.hear(answer)
+            server.take(answer)
             if isinstance(answer, Refused):
                 if not all(session.connected for session in self._with(server)):
                     self._member.fail(from_code(answer.code, answer.text))
@@ -264,4 +264,4 @@ class Finding:
                         session.greet()
                     greeted = self._wire.sessions
                 self._wire.connect(greeted)
-            self._wire.tell()
+            self._wire.notify()

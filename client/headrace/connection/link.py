@@ -224,7 +224,7 @@ class Link:
                 fault = member.failure is not None or self.wire.closing or member.refused
                 held = None if fault else self._next(accepts)
             if held is not None:
-                self._say_soon(held)
+                self._send_soon(held)
                 return held
         return self._await(accepts, none_yet)
 
@@ -259,7 +259,7 @@ class Link:
             with self.lock:
                 self.member.trainer.set_prefetch(prefetch.batches)
         if held is not None and looks == 1:  # no message was sent meanwhile
-            self._say_soon(held)
+            self._send_soon(held)
         return held
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
@@ -276,7 +276,7 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.member.trainer.awaited or 0]
 
-    def _say_soon(self, held: Held) -> None:
+    def _send_soon(self, held: Held) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
             with self.lock:  # the lazy thread asks, too, and sends what can wait for a moment
@@ -290,7 +290,7 @@ class Link:
         """Put back the last batch taken, which was not used: it comes next."""
         with self.lock:
             self.member.trainer.untake(held)
-            self.wire.tell()
+            self.wire.notify()
 
     def _over(self) -> bool:
         """Whether the loop of this trainer ends here.
@@ -306,7 +306,7 @@ class Link:
         Return False where another trainer got its rows.
         """
         with self.lock:
-            self.wire.tell()
+            self.wire.notify()
             return self.member.trainer.commit(token, states)
 
     def give_back(self, token: int) -> None:

@@ -1,6 +1,6 @@
 """The servers of a feed: their addresses, and what the locator of each tells of its owners.
 
-    ServedShare of a server     ─► hear()     ─► by owner its address: tcp://host-of-the-server:port
+    ServedShare of a server     ─► take()     ─► by owner its address: tcp://host-of-the-server:port
 
     ServedShare of each server  ─► arranged() ─► by share one server: together they have the feed
                                               ─► ValueError: two servers contradict each other
@@ -46,7 +46,7 @@ class Server:
             return self.address
         return f"{self.address} (share {served.share}/{served.shares})"
 
-    def hear(self, answer: ServedShare | Pulse | Refused) -> None:
+    def take(self, answer: ServedShare | Pulse | Refused) -> None:
         """Take an answer of the locator."""
         self.waiting = "" if isinstance(answer, Refused) else one_line(answer.waiting)
         if not isinstance(answer, ServedShare):

@@ -115,7 +115,7 @@ class MappedBatches:
             self.last = token
         self._tokens.add(token)
 
-    def to_say(self) -> list[int]:
+    def due(self) -> list[int]:
         """Return released batches for one message; there may be more."""
         tokens: list[int] = []
         while self.released and len(tokens) < _PER_MESSAGE:
@@ -248,7 +248,7 @@ class Session:
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
         """Handle a message, with the frames after its header."""
         kind, welcome = type(message), self.welcome
-        handle = _OF_SESSION.get(kind) if self.connected else None
+        handle = _HANDLERS.get(kind) if self.connected else None
         if handle is not None and welcome is not None and message.session == welcome.session:
             self.heard_at = now
             handle(self, message, frames)
@@ -302,12 +302,12 @@ class Session:
         )
         self._said = self._heard = 0
         self.connected, self.stopped = True, False
-        self._tell_trainer(welcome)
+        self._connect_trainer(welcome)
         self.requests.reopened()
         self.hurry()  # the owner sends more once it hears by which way
 
-    def _tell_trainer(self, welcome: Welcome) -> None:
-        """Tell the trainer what the owner has answered to the greeting."""
+    def _connect_trainer(self, welcome: Welcome) -> None:
+        """Connect the trainer by the owner's answer to the greeting."""
         trainer, numbers, partitions = self.member.trainer, welcome.next, self.partitions
         if len(numbers) != 3 * len(partitions) or set(numbers[::3]) != set(partitions):
             raise ProtocolError(
@@ -419,8 +419,8 @@ class Session:
         # ``due`` asks for what is wanted, too
         if trainer.due(self.number) or self.due_in(now) <= 0:
             messages = self._steps(number, now)
-        if self.requests.unsaid:
-            messages += self.requests.to_say(number)
+        if self.requests.unsent:
+            messages += self.requests.due(number)
         self._said += len(messages)
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
@@ -487,10 +487,10 @@ class Session:
         """
         mapped = self.mapped
         steps: list[Said] = []
-        released = mapped.to_say()
+        released = mapped.due()
         while mapped.released:
             steps.append((Step(session, released=released), []))
-            released = mapped.to_say()
+            released = mapped.due()
         commits, returned, withdrawn, gets = self.member.trainer.outgoing(self.number)
         tokens: list[int] = []
         saves: list[Save] = []
@@ -546,7 +546,7 @@ class Session:
         if self.mapped.released or trainer.owes(self.number):
             moment_s = _HASTE_S if trainer.waits else _MOMENT_S
             due_at = min(due_at, self._stepped_at + moment_s)
-        return 0.0 if self.requests.unsaid else max(0.0, due_at - now)
+        return 0.0 if self.requests.unsent else max(0.0, due_at - now)
 
     @property
     def greets(self) -> bool:
@@ -567,7 +567,7 @@ def named(batch: Any) -> str:
 
 
 #: How each message of an open session is handled, with its further frames.
-_OF_SESSION: dict[type, Callable[[Session, Any, list[Any]], object]] = {
+_HANDLERS: dict[type, Callable[[Session, Any, list[Any]], object]] = {
     Give: Session._on_give,
     Pulse: Session._on_pulse,
     Answered: lambda session, message, frames: session.requests.receive(message),

@@ -17,7 +17,7 @@ AUTO = "auto"
 _FIRST, _MOST = 2, 16
 _MOST_BYTES = 16 << 20
 #: A large batch bounds the number for at least this many further batches, at most twice as many.
-_OF_LATE = 128
+_SPAN = 128
 
 
 class Prefetch:
@@ -30,7 +30,7 @@ class Prefetch:
         self._taken = 0  # batches taken since the number has grown
         # Bytes of the largest batch of the last two spans of batches, and of the last one.
         self._largest = self._largest_since = 1
-        self._rest = _OF_LATE  # batches until the next span begins
+        self._rest = _SPAN  # batches until the next span begins
 
     def took(self, nbytes: int) -> bool:
         """Note that the trainer takes a batch; return whether fewer are prefetched from now on."""
@@ -38,7 +38,7 @@ class Prefetch:
         self._rest -= 1
         if not self._rest:
             self._largest, self._largest_since = self._largest_since, 1
-            self._rest = _OF_LATE
+            self._rest = _SPAN
         if nbytes > self._largest_since:
             self._largest_since = nbytes
         if nbytes <= self._largest:

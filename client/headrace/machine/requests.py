@@ -1,6 +1,6 @@
 """Requests that owners answer, each by one message: part of the session machine.
 
-    ask ──► unsaid ──► its messages ──► the answer      kept until the next request of its kind
+    ask ──► unsent ──► its messages ──► the answer      kept until the next request of its kind
               ▲             │
               └─────────────┘ a reconnection: what is not answered is sent again
 
@@ -44,7 +44,7 @@ class Request:
     #: Whether the wait for the answer also raises refusals of commits.
     tells_refusals: bool = True
 
-    def said(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
+    def messages(self, session: int, number: int) -> list[tuple[Any, list[Any]]]:
         """Return its messages, each with the frames that follow the header."""
         return [(self.kind(session, number, *fields), frames) for fields, frames in self.parts]
 
@@ -131,7 +131,7 @@ def flush_states(token: int, parts: Sequence[StatesPart]) -> Request:
 class Requests:
     """Unanswered requests, and the last answer of each kind."""
 
-    unsaid: dict[str, None] = field(default_factory=dict)  # kinds to send in this connection
+    unsent: dict[str, None] = field(default_factory=dict)  # kinds to send in this connection
     _asked: dict[str, tuple[Request, int]] = field(default_factory=dict)  # with their numbers
     _answers: dict[str, Answered] = field(default_factory=dict)
     _count: int = 0
@@ -141,7 +141,7 @@ class Requests:
         self._count += 1
         self._answers.pop(request.call, None)
         self._asked[request.call] = request, self._count
-        self.unsaid[request.call] = None
+        self.unsent[request.call] = None
 
     def answer_to(self, request: Request) -> Answered | None:
         """Return the answer to the last request of this kind, once it is there."""
@@ -157,10 +157,12 @@ class Requests:
 
     def reopened(self) -> None:
         """Note that the connection is open again: all that is unanswered is sent again."""
-        self.unsaid = dict.fromkeys(self._asked)
+        self.unsent = dict.fromkeys(self._asked)
 
-    def to_say(self, session: int) -> list[tuple[Any, list[Any]]]:
+    def due(self, session: int) -> list[tuple[Any, list[Any]]]:
         """Return messages that were not sent in this connection, each with its further frames."""
-        asked = [self._asked[call] for call in self.unsaid if call in self._asked]
-        self.unsaid = {}
-        return [said for request, number in asked for said in request.said(session, number)]
+        asked = [self._asked[call] for call in self.unsent if call in self._asked]
+        self.unsent = {}
+        return [
+            message for request, number in asked for message in request.messages(session, number)
+        ]

@@ -63,14 +63,14 @@ def log(options: Namespace) -> int | None:
         words = json.dumps({name: getattr(options, name) for name in names})
         return subprocess.run([sys.executable, "-m", "headrace.append", words]).returncode
     servers = askers(options)
-    logs: list[LogStatus] = [one for asker in servers for one in asker.ask("logs")]
-    known = sorted({one["log"] for one in logs})
+    logs: list[LogStatus] = [log for asker in servers for log in asker.ask("logs")]
+    known = sorted({log["log"] for log in logs})
     if options.action != "list":
         if options.log not in known:
             listed = ", ".join(map(repr, known)) or "none"
             fault = f"there is no log {options.log!r:.120}; {options.address} has {listed}"
             raise UnknownFeed(fault + near(options.log, known))
-        logs = [one for one in logs if one["log"] == options.log]
+        logs = [log for log in logs if log["log"] == options.log]
     if options.action == "trim":
         ended = 0
         for asker in servers:
@@ -80,7 +80,7 @@ def log(options: Namespace) -> int | None:
     elif options.json:
         print(json.dumps(logs))
     else:
-        logs.sort(key=lambda one: max((of[-1] for of in one["resting"]), default=0), reverse=True)
+        logs.sort(key=lambda log: max((of[-1] for of in log["resting"]), default=0), reverse=True)
         print("\n".join(_lines(logs, options.action == "list")))
     return None
 
@@ -89,11 +89,11 @@ def _lines(logs: list[LogStatus], brief: bool) -> list[str]:
     """Return the table of logs (``brief``), or of the partitions of one, and what rests there."""
     parts: defaultdict[tuple[str, str], list[Part]] = defaultdict(list)
     resting = list[list[str]]()
-    for one in logs:
-        place = one["log"] if brief else str(one["partition"])
-        for feed, status in one["feeds"].items():
-            parts[place, feed].append({**status, "closed": one["closed"]})
-        for key, name, steps, silent_s in one["resting"]:
+    for log in logs:
+        place = log["log"] if brief else str(log["partition"])
+        for feed, status in log["feeds"].items():
+            parts[place, feed].append({**status, "closed": log["closed"]})
+        for key, name, steps, silent_s in log["resting"]:
             resting.append([place, one_line(key), name, count(steps), f"{count(silent_s)} s"])
     rows = []
     for (place, feed), those in sorted(parts.items()):

@@ -139,13 +139,14 @@ class _Cell(_Stored):
     """One partition: its batches that wait, the requests for them, and how it stands."""
 
     __slots__ = (
-        *("number", "one", "heaps", "ready", "asking", "came_back", "remakes", "over", "ended"),
+        *("number", "partition", "heaps", "ready", "asking", "came_back"),
+        *("remakes", "over", "ended"),
         *("ordered", "stands"),
     )
 
-    def __init__(self, number: int, one: Partition) -> None:
+    def __init__(self, number: int, partition: Partition) -> None:
         super().__init__()
-        self.number, self.one = number, one
+        self.number, self.partition = number, partition
         self.heaps: dict[Slot, list[tuple[Turn, int, Batch]]] = {}
         self.ready = 0  # batches in heaps
         self.asking: dict[tuple[Slot, int], deque[_Request]] = {}
@@ -153,7 +154,7 @@ class _Cell(_Stored):
         self.over: dict[Slot, int] = {}  # epochs that are over; FOREVER: all
         self.ended = False  # whether nothing more comes, and all is committed
         self.ordered = False  # whether it has an order that is not stored
-        self.stands = one.epoch, one.finished  # after its last step
+        self.stands = partition.epoch, partition.finished  # after its last step
 
 
 #: A partition, slot and epoch for which there are requests.
@@ -171,7 +172,7 @@ class _Session:
     leases: dict[Token, Batch] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
     latest: int = -1  # the largest number of a request
-    idle: int = 0  # requests that were told Idle
+    idle: int = 0  # requests that were answered by Idle
     unstored: int = 0  # commits
     early: dict[Token, object] = field(default_factory=dict)  # commits that wait for earlier ones
     #: Of lanes, by partition: token and batch of the last commit.
@@ -180,7 +181,7 @@ class _Session:
     joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
 
 
-#: The requests of a session that were told Idle.
+#: The requests of a session that were answered by Idle.
 _IDLE_OF = attrgetter("idle")
 
 
@@ -191,7 +192,7 @@ class _Request:
     cell: _Cell
     epoch: int
     idle: bool = False  # it waits for trainers …
-    told: bool = False  # … and its trainer knows …
+    notified: bool = False  # … and its trainer knows …
     live: bool = True  # … that it has lanes there, which go on
     gone: bool = False
 
@@ -239,9 +240,9 @@ class Desk:
         self._recent: dict[Token, int] = {}
         self._before: dict[Token, int] = {}
         # Batches and requests
-        self._cells = {number: _Cell(number, one) for number, one in partitions.items()}
+        self._cells = {number: _Cell(number, partition) for number, partition in partitions.items()}
         self._joins = _Stored()  # joins and leaves
-        self._lanes = any(one.lanes for one in partitions.values())
+        self._lanes = any(partition.lanes for partition in partitions.values())
         self._behind_orders: set[_Cell] = set()  # that take an order only after another step
         self._came_back: set[_Cell] = set()  # with batches that were put back
         self._ties = count()
@@ -265,7 +266,7 @@ class Desk:
         #: Those that do not go together with the present trainers, and wait for their end.
         self._newcomers: dict[bytes, Greeting] = {}
         self._newcomers_since = 0.0  # when the last one came
-        deals = [(one.run, one.world) for one in partitions.values()]
+        deals = [(partition.run, partition.world) for partition in partitions.values()]
         #: Runs of ranks: the present one is the last, and those before it are over.  One that has a
         #: deal and is not among them began as the earlier life ended.  The caller stores these, and
         #: the births.
@@ -279,7 +280,7 @@ class Desk:
                 self.births[rank] = max(birth, self.births.get(rank, 0))
         self._make_all_ahead()
         for cell in self._cells.values():
-            if (cell.one.run, cell.one.world) != (self.run, self.world):
+            if (cell.partition.run, cell.partition.world) != (self.run, self.world):
                 self._deal_one(cell)
         if not self._known:
             self._recover()
@@ -292,11 +293,11 @@ class Desk:
         name = hello.session
         if self._busy is not None and not self._is_simple(hello):  # it concerns all partitions
             self._greeting[name] += 1
-            self._deferred_sessions.append(partial(self._hear_deferred, hello))
+            self._deferred_sessions.append(partial(self._greet_deferred, hello))
             if (session := self.sessions.get(name)) is not None:
                 self._forget_requests(session)  # the greeting names them again
         else:
-            self._hear(hello)
+            self._take_greeting(hello)
 
     def _is_simple(self, hello: Greeting) -> bool:
         """Return whether a greeting is of a new trainer without rank, batches and commits.
@@ -307,13 +308,13 @@ class Desk:
             return False
         return hello.session not in self.sessions and not (hello.held or hello.commits)
 
-    def _hear_deferred(self, hello: Greeting) -> None:
+    def _greet_deferred(self, hello: Greeting) -> None:
         self._greeting[hello.session] -= 1
         if not self._greeting[hello.session]:  # else it has greeted again
             del self._greeting[hello.session]
-            self._hear(hello)
+            self._take_greeting(hello)
 
-    def _hear(self, hello: Greeting) -> None:
+    def _take_greeting(self, hello: Greeting) -> None:
         if self._greeted is None:
             if self._is_newcomer(hello):
                 self._newcomers[hello.session] = hello
@@ -337,7 +338,7 @@ class Desk:
         self._admit(hello for hello in hellos if self._goes_on(hello))
         self._known.clear()
         for hello in others:
-            self._hear(hello)
+            self._take_greeting(hello)
 
     def _goes_on(self, hello: Greeting) -> bool:
         """Return whether a trainer was of the present run, or is of those without ranks."""
@@ -345,7 +346,7 @@ class Desk:
 
     def _admit(self, hellos: Iterable[Greeting]) -> None:
         admitted, port = [], self.port
-        for hello in sorted(hellos, key=lambda one: one.birth):
+        for hello in sorted(hellos, key=lambda hello: hello.birth):
             name = hello.session
             if refused := self._refusal(hello):
                 port.refuse(hello.to, *refused)
@@ -364,7 +365,7 @@ class Desk:
         for _, session, _ in admitted if self._lanes else ():
             for cell in self._cells.values():
                 if cell is not self._busy:
-                    cell.one.seat(session.slot)
+                    cell.partition.seat(session.slot)
         for hello, session, others in admitted:
             # The next life must know of it before it gets anything.
             welcome = partial(self._welcome, hello, session, stale, others)
@@ -373,7 +374,7 @@ class Desk:
 
     def _refusal(self, hello: Greeting) -> tuple[str, str] | None:
         """Return why a trainer does not fit the others; begin its run, if that is new."""
-        others = [one for one in self.sessions.values() if one.name != hello.session]
+        others = [other for other in self.sessions.values() if other.name != hello.session]
         if hello.rank < 0:
             if self.world and others:
                 text = (
@@ -384,7 +385,7 @@ class Desk:
             if self.world:
                 self._deal(self.run, 0)
             return None
-        if any(one.rank < 0 for one in others):
+        if any(other.rank < 0 for other in others):
             text = (
                 "trainers without a rank use this feed: either all of its trainers connect with "
                 "rank= and world_size=, or none does"
@@ -426,7 +427,7 @@ class Desk:
         if hello.rank < 0:
             return False
         waits = hello.run not in self.runs if hello.run else self._is_new(hello)
-        return waits and any(one.rank >= 0 for one in self.sessions.values())
+        return waits and any(session.rank >= 0 for session in self.sessions.values())
 
     def _is_apart(self, hello: Greeting) -> bool:
         """Return whether a trainer has a rank where the feed's have none, or the reverse."""
@@ -445,9 +446,9 @@ class Desk:
             self._deferred_sessions.append(partial(self._look_at_newcomers, alive))
             return
         alive = alive and bool(self.sessions)  # else the one that gave a sign has left since
-        hellos = sorted(self._newcomers.values(), key=lambda one: one.birth)
+        hellos = sorted(self._newcomers.values(), key=lambda hello: hello.birth)
         unnamed = {hello.rank for hello in hellos if not hello.run}
-        if not (alive or all(one.rank in unnamed for one in self.sessions.values())):
+        if not (alive or all(session.rank in unnamed for session in self.sessions.values())):
             return
         self._newcomers = {}
         apart = [hello for hello in hellos if self._is_apart(hello)]
@@ -463,12 +464,12 @@ class Desk:
                 if hello not in joining and alive:
                     self.port.refuse(hello.to, *self._in_use(hello))
                 elif hello not in joining:
-                    self._hear(hello)
+                    self._take_greeting(hello)
         for hello in apart:
             self._admit([hello])
 
     def _in_use(self, hello: Greeting) -> tuple[str, str]:
-        ranks = sorted(one.rank for one in self.sessions.values())
+        ranks = sorted(session.rank for session in self.sessions.values())
         more = ", …" if len(ranks) > _LISTED else ""
         text = (
             f"another run of ranks uses this feed: run {self.run}, of which there are the ranks "
@@ -488,7 +489,7 @@ class Desk:
         leases: dict[tuple[int, int, bytes], Batch] = {}
         if any(token not in session.leases for token, _, session, _, _ in claims):
             everyone = self.sessions.values()
-            leases = {one.name: one for of in everyone for one in of.leases.values()}
+            leases = {batch.name: batch for of in everyone for batch in of.leases.values()}
         for token, batch, session, committed, payload in claims:
             batch.slot = session.slot
             there = token in session.leases
@@ -520,7 +521,7 @@ class Desk:
             batch = rival
         elif (waiting := self._take_out(cell, batch)) is not None:
             batch = waiting
-        elif not cell.one.reclaim(batch):
+        elif not cell.partition.reclaim(batch):
             return False
         batch.token, batch.holder, batch.request, batch.since = token, session, 0, self._now
         leases[batch.name] = session.leases[token] = batch
@@ -530,12 +531,12 @@ class Desk:
     def _take_out(cell: _Cell, batch: Batch) -> Batch | None:
         """Take a batch out of its heap, if it is there."""
         heap = cell.heaps.get(batch.slot, [])
-        for at, (turn, _, one) in enumerate(heap):
-            if turn == batch.turn and one.name == batch.name:
+        for at, (turn, _, there) in enumerate(heap):
+            if turn == batch.turn and there.name == batch.name:
                 del heap[at]
                 heapify(heap)
                 cell.ready -= 1
-                return one
+                return there
         return None
 
     def _welcome(self, hello: Greeting, session: _Session, stale: set[Token], others: int) -> None:
@@ -571,7 +572,7 @@ class Desk:
 
     def _next_turn(self, cell: _Cell, slot: Slot) -> Turn:
         # one that makes something changes now, and nothing comes before this
-        turn = self._made_from if cell is self._busy else cell.one.next_turn(slot)
+        turn = self._made_from if cell is self._busy else cell.partition.next_turn(slot)
         heap = cell.heaps.get(slot)
         return min(turn, heap[0][0]) if heap else turn
 
@@ -594,24 +595,26 @@ class Desk:
         self._now = now
         if self._greeted is not None and now >= self._grace_ends:
             self._recover()
-        silent = [one.name for one in self.sessions.values() if one.seen + self.ttl <= now]
+        silent = [
+            session.name for session in self.sessions.values() if session.seen + self.ttl <= now
+        ]
         for name in silent:
             if (session := self.sessions.get(name)) is not None:  # else a new run has begun
                 self.counts["expired"] += len(session.leases)
                 self.leave(name)
         if self.world:
-            self._tell_ranks()
+            self._notify_ranks()
         return silent
 
-    def _tell_ranks(self) -> None:
+    def _notify_ranks(self) -> None:
         """Send Idle to ranks that hold batches, for requests that wait for trainers.
 
         Ranks wait all the same, to stay in step; but one that waits for its own batch can end.
         """
         for session in self.sessions.values():
             for request in session.asked.values() if session.leases else ():
-                if request.idle and not request.told:
-                    request.told = True
+                if request.idle and not request.notified:
+                    request.notified = True
                     self.port.idle(session.to, request.number, True)
 
     def leave(self, name: bytes) -> None:
@@ -635,7 +638,7 @@ class Desk:
             for batch in list(session.leases.values()):
                 self._end(batch)
             for cell in self._cells.values():
-                if cell.one.voids:
+                if cell.partition.voids:
                     self._void(session, cell)
                 if self._lanes:
                     cell.over.pop(session.slot, None)
@@ -659,7 +662,7 @@ class Desk:
         if cell is self._busy:
             self._deferred.append(partial(self._commit, session, token, payload))
             return
-        if fault := cell.one.commit(batch, token, payload):
+        if fault := cell.partition.commit(batch, token, payload):
             if fault[0] == EARLY:
                 session.early[token] = payload
             else:
@@ -681,16 +684,16 @@ class Desk:
         counts["batches"] += 1
         counts["rows"] += rows
         self.port.gone(batch)
-        if cell.one.gone:
-            self._take_gone(cell.one)
+        if cell.partition.gone:
+            self._take_gone(cell.partition)
         if cell.asking or self._held_up:  # one without memory may be the first now
             self._look(cell)
         if session.early:
             session.early.pop(token, None)
             waiting = [session.leases[of] for of in session.early]
-            of_lanes = [one for one in waiting if one.partition == partition]
+            of_lanes = [commit for commit in waiting if commit.partition == partition]
             if of_lanes:
-                first = min(of_lanes, key=lambda one: one.turn).token
+                first = min(of_lanes, key=lambda commit: commit.turn).token
                 self._commit(session, first, session.early[first])
 
     def _forget_early(self, batch: Batch) -> None:
@@ -741,10 +744,10 @@ class Desk:
             return
         self._forget_early(batch)
         self.counts["redelivered"] += 1
-        if cell.one.voids:
+        if cell.partition.voids:
             self.port.gone(batch)
             self._void(session, cell, batch.turn)
-        elif cell.one.returned(batch):
+        elif cell.partition.returned(batch):
             self._push(cell, batch)
             self._came_back.add(cell)
         else:
@@ -767,7 +770,7 @@ class Desk:
             cell.ready -= 1
             self.port.gone(batch)
         session.last.pop(cell.number, None)
-        cell.one.leave(session.slot, since)
+        cell.partition.leave(session.slot, since)
         self._look(cell)
 
     def _grant(self, session: _Session, request: int, batch: Batch) -> None:
@@ -781,7 +784,7 @@ class Desk:
             live = True
         else:
             cell = self._cells[batch.partition]
-            live = cell.one.live(batch.slot) or bool(cell.heaps.get(batch.slot))
+            live = cell.partition.live(batch.slot) or bool(cell.heaps.get(batch.slot))
             if not live:  # a batch that is sent again may have later ones of its lanes
                 of_lanes = (b for b in session.leases.values() if b.partition == cell.number)
                 live = any(other.turn > batch.turn for other in of_lanes)
@@ -844,7 +847,7 @@ class Desk:
         cell = self._cells[partition]
         if cell is self._busy or cell.ordered:
             return None
-        order = cell.one.propose(what)
+        order = cell.partition.propose(what)
         if order is None:
             self._behind_orders.add(cell)
         else:
@@ -857,10 +860,10 @@ class Desk:
         if cell is self._busy:
             self._deferred.append(partial(self._apply, cell, order))
             return
-        cell.one.apply(order)
+        cell.partition.apply(order)
         cell.ordered = cell.ended = False
         self._look(cell)
-        if cell.one.ahead:
+        if cell.partition.ahead:
             heappush(self._behind, ((0, 0), cell.number))
 
     # Runs of ranks
@@ -881,7 +884,7 @@ class Desk:
             self.runs = [*self.runs[-_RUNS_OVER:], run]
         self.births.clear()
         for cell in self._cells.values():
-            for heap in () if cell.one.ahead else cell.heaps.values():  # else it keeps them
+            for heap in () if cell.partition.ahead else cell.heaps.values():  # else it keeps them
                 for _, _, batch in heap:
                     self.port.gone(batch)
             cell.heaps.clear()
@@ -893,16 +896,16 @@ class Desk:
 
     def _deal_one(self, cell: _Cell) -> None:
         self._write("deal", cell)
-        for batch in cell.one.deal(self.run, self.world):
+        for batch in cell.partition.deal(self.run, self.world):
             self._push(cell, batch)
-        self._take_gone(cell.one)
+        self._take_gone(cell.partition)
 
-    def _take_gone(self, one: Partition) -> None:
+    def _take_gone(self, partition: Partition) -> None:
         """Free the batches that a partition has left out."""
-        if one.gone:
-            for batch in one.gone:
+        if partition.gone:
+            for batch in partition.gone:
                 self.port.gone(batch)
-            one.gone.clear()
+            partition.gone.clear()
 
     # Requests
 
@@ -975,7 +978,7 @@ class Desk:
             heap = cell.heaps.get(slot)
             if not heap or cell is self._busy:
                 return False
-            return heap[0][0] < cell.one.next_turn(slot)
+            return heap[0][0] < cell.partition.next_turn(slot)
         return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
 
     def _look(self, cell: _Cell) -> None:
@@ -1003,7 +1006,7 @@ class Desk:
         self._again = True
         cell = self._cells[partition]
         self._look(cell)
-        if cell.one.ahead:
+        if cell.partition.ahead:
             heappush(self._behind, ((0, 0), partition))
 
     @property
@@ -1033,8 +1036,8 @@ class Desk:
 
     def _pop(self, cell: _Cell, heap: list[tuple[Turn, int, Batch]]) -> Batch:
         cell.ready -= 1
-        if cell.one.ahead and cell.ready == self._low - 1 and cell is not self._busy:
-            heappush(self._behind, (cell.one.next_turn(0), cell.number))
+        if cell.partition.ahead and cell.ready == self._low - 1 and cell is not self._busy:
+            heappush(self._behind, (cell.partition.next_turn(0), cell.number))
         return heappop(heap)[2]
 
     def _hand_out(self, cell: _Cell, slot: Slot, epoch: int) -> bool:
@@ -1106,7 +1109,7 @@ class Desk:
             del self._todo[wanted]
             if not self._hand_out(cell, slot, epoch):
                 continue
-            if cell.one.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+            if cell.partition.next_turn(slot)[0] > epoch:  # later ones may wait for memory
                 self._answer_made(cell, slot, epoch, Outlook.OVER)
                 continue
             if cell.ordered:
@@ -1124,10 +1127,10 @@ class Desk:
         """
         self._busy, self._again = self._cells[work.partition], False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
-        self._made_from = (0, 0) if self.world else self._busy.one.next_turn(ANYONE)
+        self._made_from = (0, 0) if self.world else self._busy.partition.next_turn(ANYONE)
 
     def _make_all_ahead(self) -> None:
-        self._behind = [((0, 0), p) for p, one in self.partitions.items() if one.ahead]
+        self._behind = [((0, 0), p) for p, partition in self.partitions.items() if partition.ahead]
 
     def work_ahead(self) -> Work | None:
         """Return what to make ahead of requests: the first batch in the order of the feed.
@@ -1140,9 +1143,9 @@ class Desk:
         while behind:
             turn, number = heappop(behind)
             cell = self._cells[number]
-            if cell.ready >= self._low or cell.ordered or cell.one.finished:
+            if cell.ready >= self._low or cell.ordered or cell.partition.finished:
                 continue
-            here = cell.one.next_turn(0)
+            here = cell.partition.next_turn(0)
             if turn != here:
                 heappush(behind, (here, number))
             else:
@@ -1153,7 +1156,7 @@ class Desk:
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
         """Hand out what a partition has made, then make the calls that waited for the step."""
         cell = self._cells[work.partition]
-        one = cell.one
+        machine = cell.partition
         self._busy = None
         remade = bool(cell.remakes) and made is not Outlook.WAITS
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
@@ -1162,8 +1165,8 @@ class Desk:
             self._beyond = cell, work.slot, work.epoch
         elif made is Outlook.FULL and not work.beyond and self._is_in_turn(cell, work):
             made, self._beyond = [], (cell, work.slot, work.epoch)
-        stands = one.epoch, one.finished
-        changed = cell.stands != stands or one.drops
+        stands = machine.epoch, machine.finished
+        changed = cell.stands != stands or machine.drops
         cell.stands = stands
         ends = made is Outlook.ENDED and not cell.ended
         if changed or ends:  # it may have left batches or rows out
@@ -1173,8 +1176,8 @@ class Desk:
                 self._push(cell, batch)
         if remade:
             self._note_remade(cell)
-        if one.gone:
-            self._take_gone(one)
+        if machine.gone:
+            self._take_gone(machine)
         if ends:
             cell.ended = True
         if changed or ends:  # for one trainer: the others' requests end, too
@@ -1182,10 +1185,10 @@ class Desk:
         if not work.asked:
             if isinstance(made, list):
                 if cell.ready < self._low:
-                    heappush(self._behind, (one.next_turn(0), cell.number))
+                    heappush(self._behind, (machine.next_turn(0), cell.number))
             elif made is Outlook.FULL:
                 self._full = True
-                heappush(self._behind, (one.next_turn(0), cell.number))
+                heappush(self._behind, (machine.next_turn(0), cell.number))
         else:
             self._answer_made(cell, work.slot, work.epoch, made)
         self._catch_up(cell)
@@ -1209,8 +1212,8 @@ class Desk:
     def _note_remade(cell: _Cell) -> None:
         """Release the batches of a slot once all earlier ones are made again."""
         for slot in [*cell.remakes]:
-            turn = cell.one.next_turn(slot)
-            if all(one[0] < turn for one in cell.heaps.get(slot, ())):
+            turn = cell.partition.next_turn(slot)
+            if all(entry[0] < turn for entry in cell.heaps.get(slot, ())):
                 cell.remakes.discard(slot)
 
     def _is_in_turn(self, cell: _Cell, work: Work) -> bool:
@@ -1220,7 +1223,7 @@ class Desk:
         for other sessions, and nobody frees these before: one thread may have several trainers.
         """
         slot, todo = work.slot, self._todo
-        epochs = {of: of.one.next_turn(slot)[0] for of in self._cells.values()}
+        epochs = {of: of.partition.next_turn(slot)[0] for of in self._cells.values()}
         queue = cell.asking.get((slot, work.epoch), deque[_Request]())
         for request in queue:
             session, place = request.session, (epochs[cell], request.number)
@@ -1262,14 +1265,14 @@ class Desk:
             self._look_at_held_up()
         else:
             self._held_up.add(cell)
-        live = self.world or not self._lanes or cell.one.live(slot)
+        live = self.world or not self._lanes or cell.partition.live(slot)
         for request in queue if made is not Outlook.WAITS else ():
             if request.gone or (request.idle and request.live == live):
                 continue
             request.session.idle += not request.idle
             request.idle, request.live = True, bool(live)
             if not self.world:
-                request.told = True
+                request.notified = True
                 self.port.idle(request.session.to, request.number, request.live)
 
     # Queries
@@ -1305,7 +1308,8 @@ class Desk:
         return not (
             self.saving
             or any(
-                cell.ready or not (cell.ended or cell.one.finished) for cell in self._cells.values()
+                cell.ready or not (cell.ended or cell.partition.finished)
+                for cell in self._cells.values()
             )
         )
 

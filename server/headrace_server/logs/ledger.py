@@ -189,7 +189,7 @@ class Ledger:
             p = self._producers[of]
         p.touched, p.connection, p.places, p.told = now, connection, reopens, None
         p.wants = p.granted = p.received = p.stored = 0
-        self._hear(p, heard)
+        self._on_acknowledged(p, heard)
         self._connections[connection] = p
         if self._group.count:
             self._group.joined.append(connection)
@@ -219,7 +219,7 @@ class Ledger:
             self._send(connection, Denied("greet"))
             return
         p.touched, p.wants = now, wants
-        self._hear(p, heard)
+        self._on_acknowledged(p, heard)
         if wants > p.places and connection not in self._waiting:
             self._waiting.append(connection)
             self._give_places()
@@ -306,7 +306,7 @@ class Ledger:
         ended = self.closed and not self.sequences.open
         return ended and self.durable == self.position - 1
 
-    def _hear(self, p: _Producer, heard: int) -> None:
+    def _on_acknowledged(self, p: _Producer, heard: int) -> None:
         if heard > p.heard:
             p.heard = heard
             if p.refused:

@@ -1,7 +1,7 @@
 """One end of all channels to an owner: those of trainers of its host.
 
     owner    Channel.connect, Began  ─┐
-                                      ├─►  ChannelServer.hear, tell
+                                      ├─►  ChannelServer.receive, send
     trainer  Channel.connect, Attach ─┘
 
 It never waits: bytes that can not be written now are buffered, and written when the other end reads
@@ -90,7 +90,7 @@ class ChannelServer:
         self._count = itertools.count(1)
         self._deaf = False  # no connection can be accepted now: descriptors are short
         #: Messages that the poll does not show.
-        self.unheard: dict[_Connection, list[list[bytes]]] = {}
+        self.unread: dict[_Connection, list[list[bytes]]] = {}
 
     def fileno(self) -> int:
         """Return the file that is readable when a message has come or a channel is writable."""
@@ -105,12 +105,12 @@ class ChannelServer:
         """Whether anybody is connected."""
         return bool(self._channels)
 
-    def hear(self, handle: Callable[[bytes, list[bytes]], object]) -> None:
+    def receive(self, handle: Callable[[bytes, list[bytes]], object]) -> None:
         """Have the messages handled that have come, each with the name of its connection.
 
         Those of each connection get ``TURN_S``; the next call continues.
         """
-        late = list(self.unheard)
+        late = list(self.unread)
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
@@ -120,11 +120,11 @@ class ChannelServer:
                 continue
             if events & select.EPOLLOUT:
                 self._write(channel)
-            if events & ~select.EPOLLOUT and channel not in self.unheard:  # else its turn comes
+            if events & ~select.EPOLLOUT and channel not in self.unread:  # else its turn comes
                 self._listen(channel, channel.take(), handle)
         for channel in late:
-            if channel in self.unheard:
-                self._listen(channel, self.unheard.pop(channel), handle)
+            if channel in self.unread:
+                self._listen(channel, self.unread.pop(channel), handle)
 
     def tick(self) -> None:
         """Accept connections again, after descriptors were short."""
@@ -132,7 +132,7 @@ class ChannelServer:
             self._deaf = False
             self._epoll.register(self._listener, select.EPOLLIN)
 
-    def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
+    def send(self, identity: bytes, frames: Sequence[Frame]) -> bool:
         """Send a message; return False when no peer has this name."""
         channel = self._named.get(identity)
         if channel is None:
@@ -176,7 +176,7 @@ class ChannelServer:
                 now = time.monotonic()
                 until = until or now + TURN_S
             if now and now >= until:
-                self.unheard[channel] = messages[heard:]
+                self.unread[channel] = messages[heard:]
                 return
             handle(name, frames)
             if name not in self._named:
@@ -225,6 +225,6 @@ class ChannelServer:
 
     def _drop(self, channel: _Connection) -> None:
         self._epoll.unregister(channel)
-        self.unheard.pop(channel, None)
+        self.unread.pop(channel, None)
         self._named.pop(channel.name, None)
         self._channels.pop(channel.number).close()

@@ -82,7 +82,7 @@ class Connections:
         """Whether a session has a connection."""
         return bool(self._session)
 
-    def hear(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Read events: which connections came and ended."""
         for _ in range(_BURST):
             if not waits(self._monitor):
@@ -118,7 +118,7 @@ class Connections:
     def belongs(self, number: int, session: int, now: float) -> None:
         """Note that a session came by this connection: it protects this one, and no other."""
         for _ in range(_CATCH_UP):  # the event of its coming may still wait
-            self.hear(now)
+            self.update(now)
             if not self.more:
                 break
         if number in self._since or number in self._session:

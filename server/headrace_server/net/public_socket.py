@@ -95,7 +95,7 @@ class PublicSocket:
     # The poll
 
     def filenos(self) -> list[int]:
-        """Return the descriptors that are readable when ``hear`` or ``receive`` has work."""
+        """Return the descriptors that are readable when ``update`` or ``receive`` has work."""
         numbers = [int(self._socket.getsockopt(zmq.FD)), self.connections.fileno()]
         if self._questions is not None:
             numbers.append(int(self._questions.getsockopt(zmq.FD)))
@@ -103,14 +103,14 @@ class PublicSocket:
 
     @property
     def pending(self) -> bool:
-        """Whether ``hear`` has work that no descriptor shows."""
+        """Whether ``update`` has work that no descriptor shows."""
         asked = self._questions is not None and waits(self._questions)
         return self.connections.more or asked
 
-    def hear(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Note which connections came and went, and answer handshakes."""
         self.stirred = True
-        self.connections.hear(now)
+        self.connections.update(now)
         self.connections.end_surplus(now)
         self._answer_handshakes(now)
 
@@ -154,7 +154,7 @@ class PublicSocket:
         key = "" if self._ring is None else str(head.get("User-Id"))
         return key, connection, frames
 
-    def say(self, connection: bytes, header: bytes) -> bool:
+    def send(self, connection: bytes, header: bytes) -> bool:
         """Send a header; return False where the peer is gone, or does not read."""
         self.stirred = True
         try:
@@ -202,7 +202,7 @@ class PublicSocket:
         text = f"ended the connection of a trainer: {refusal.text}"
         self.refusals.add(reason, text, now, fault)
         self._frees_memory = True
-        self.say(connection, FROM_SERVER.encode(refusal))
+        self.send(connection, FROM_SERVER.encode(refusal))
         self.connections.end_soon(self.last_came_by, now)
 
     # Sessions and time

@@ -70,7 +70,7 @@ _MAX_CLASSES = 1000
 #: The default of `balance_batches`.
 _BALANCE_BATCHES = 16
 #: Arguments of samplers that are those of ``batch``.
-_OF_BATCHES = (
+_BATCH_ARGUMENTS = (
     *("allow_smaller_final_batch", "dynamic_pad", "pad_to_multiple", "pad_to"),
     *("padding_values", "mask", "ragged"),
 )
@@ -446,7 +446,7 @@ class Pipeline:
 
     def _in_batches(self, given: Options) -> Pipeline:
         """Return the pipeline, ended in batches where a sampler's arguments have their size."""
-        options = {name: given[name] for name in _OF_BATCHES}
+        options = {name: given[name] for name in _BATCH_ARGUMENTS}
         if given["batch_size"] is not None:
             return self.batch(given["batch_size"], **options)
         for name, value in options.items():

@@ -107,7 +107,7 @@ def _state(argument: str, name: str, value: object) -> dict[str, Any]:
 #: Columns of a batch beside sequences, context and states, in its largest form without context.
 _OWN_COLUMNS = 9
 #: Bytes of the header of a batch beside its columns and rows, with room for the facts of stages.
-_OF_HEADER = 2048
+_HEADER_BYTES = 2048
 #: Number of examples for which each packed row has room in the header, at least.
 _LEAST_PACKED = 8
 #: Maximum number of steps: counts of steps are int32 in a batch.
@@ -343,7 +343,7 @@ def check_rows(batch_size: int, ranks: Collection[int], packed: bool = False) ->
     """
     columns = sum(8 * (3 + rank) for rank in ranks)
     each = FILL_PLACE.itemsize
-    room = limits.MAX_HEADER_BYTES - _OF_HEADER - columns
+    room = limits.MAX_HEADER_BYTES - _HEADER_BYTES - columns
     row = SEGMENT_PLACE.itemsize + packed * (_LEAST_PACKED - 1) * each
     most = room // row
     if batch_size > most:

@@ -59,8 +59,8 @@ class Asks:
             number, ended = next(self._numbers), self._server.ended
             asked = _Question({"order": order, "request": number, **values}, list(whom))
             self._open[number] = asked
-            for one, child in self._server.crew.by_number().items():
-                if child is not None and one in asked.waiting:  # its next life is asked otherwise
+            for owner, child in self._server.crew.by_number().items():
+                if child is not None and owner in asked.waiting:  # its next life is asked otherwise
                     child.order(**asked.order)
             try:
                 self._server.wait_for(
@@ -73,7 +73,8 @@ class Asks:
                 raise error
             if asked.waiting:
                 names = [
-                    "the locator" if one == LOCATOR else f"worker {one}" for one in asked.waiting
+                    "the locator" if owner == LOCATOR else f"worker {owner}"
+                    for owner in asked.waiting
                 ]
                 text = f"{' and '.join(names)} gave no answer ({order}) within {timeout_s:g} s"
                 raise ServerError(text)

@@ -99,7 +99,7 @@ class Starts:
                 shutil.rmtree(journals, ignore_errors=True)
                 begun = self.config.feed(feed)
                 anew = replace(begun, generation=begun.generation + 1, snapshot=BEGINNING)
-                feeds = tuple(anew if one is begun else one for one in self.config.feeds)
+                feeds = tuple(anew if feed is begun else feed for feed in self.config.feeds)
                 self.config = replace(self._next_term(), feeds=feeds)
             self.begin_all()
 
@@ -281,12 +281,12 @@ class Crew:
 
     def number_of(self, child: Child) -> int | None:
         """Return the number of a worker, or LOCATOR; None of a child that was replaced."""
-        return next((number for number, one in self.by_number().items() if one is child), None)
+        return next((number for number, known in self.by_number().items() if known is child), None)
 
     def order(self, number: int | None = None, /, **values: Plain) -> None:
         """Send an order to all workers, to one of them, or to the locator."""
-        for one, child in self.by_number().items():
-            if child is not None and (one == number or (number is None and one != LOCATOR)):
+        for owner, child in self.by_number().items():
+            if child is not None and (owner == number or (number is None and owner != LOCATOR)):
                 child.order(**values)
 
     # The end
@@ -326,11 +326,11 @@ class Crew:
         for owner in workers.values():
             owner.order(order="stop")
         words = Deadline(_WORDS_S)
-        unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
+        unended = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
         end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
         if locator is not None:
             if has_begun:  # else it waits for a config
-                locator.order(order="stop", unheard=unheard)
+                locator.order(order="stop", unended=unended)
             end([locator], _STOP_S if has_begun else 0.0)
 
     def close(self) -> None:

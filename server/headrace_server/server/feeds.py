@@ -66,8 +66,8 @@ class Feeds:
 
     def begin_anew(self, feed: str) -> None:
         """Forget the reports of a feed that is taken back, and failures: all workers are new."""
-        for name, one in self._feeds.items():
-            if name == feed or one.failed is not None or (one.end is not None and one.end[0]):
+        for name, state in self._feeds.items():
+            if name == feed or state.failed is not None or (state.end is not None and state.end[0]):
                 self._feeds[name] = _Feed()
 
     @property
@@ -123,28 +123,28 @@ class Feeds:
 
     def over(self, owner: int, feed: str, code: str, text: str) -> None:
         """Note that a feed has ended at one owner, or has failed there."""
-        one = self._feeds[feed]
+        state = self._feeds[feed]
         if code:
-            if one.end is None:
-                one.end = code, text
+            if state.end is None:
+                state.end = code, text
                 logger.error("feed %r failed: %s", feed, text)
                 self.note("feed failed", f"{feed}: {text}")
                 if self._several:
                     self.fail(feed, code, text)
             return
-        one.well.add(owner)
-        if len(one.well) == self.starts.config.workers and one.end is None:
+        state.well.add(owner)
+        if len(state.well) == self.starts.config.workers and state.end is None:
             logger.info("feed %r has ended", feed)
-            one.end = "", ""
+            state.end = "", ""
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
         """Note an owner's bad examples; fail the feed where those of all owners are too many."""
-        one = self._feeds[feed]
-        one.bad[owner] = dict(bad)
-        if one.failed is None:
+        state = self._feeds[feed]
+        state.bad[owner] = dict(bad)
+        if state.failed is None:
             policy = self.starts.config.feed(feed).declaration.policy
-            if text := policy.too_bad(added(one.bad.values())):
-                one.failed = "data", text
+            if text := policy.too_bad(added(state.bad.values())):
+                state.failed = "data", text
                 self.over(owner, feed, "data", text)
 
     @property
@@ -175,15 +175,15 @@ class Feeds:
         """Let the server fail: a worker is not started again."""
         with self.lock:  # before the end of a feed can wake a waiting thread
             self.failure = self.failure or ServerError(text)
-            for one in self._feeds.values():
-                one.end = one.end or ("server", text)
+            for state in self._feeds.values():
+                state.end = state.end or ("server", text)
             self.lock.notify_all()
         self.order(LOCATOR, order="fail", code="server", text=text)
 
     def fail(self, feed: str, code: str, text: str) -> None:
         """Let a feed fail at every owner, and in lives of owners that begin."""
-        one = self._feeds[feed]
-        one.failed = one.failed or (code, text)
+        state = self._feeds[feed]
+        state.failed = state.failed or (code, text)
         self.order(order="fail", feed=feed, code=code, text=text)
 
     # Queries
@@ -195,14 +195,16 @@ class Feeds:
 
     def failed_early(self) -> HeadraceError | None:
         """Return why a feed can not even be opened; faults of data are reported to trainers."""
-        ends = (one.end for one in self._feeds.values() if one.end is not None)
+        ends = (state.end for state in self._feeds.values() if state.end is not None)
         return next((from_code(*end) for end in ends if end[0] not in ("", "data")), None)
 
     def outcome(self) -> dict[str, tuple[str, str]]:
         """Return by feed that is over: error code (empty: well) and text."""
-        return {name: one.end for name, one in self._feeds.items() if one.end is not None}
+        return {name: state.end for name, state in self._feeds.items() if state.end is not None}
 
     def begun(self) -> dict[str, object]:
         """Return the facts on feeds that ``Switchboard.begin`` needs in a new life of an owner."""
-        failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
+        failed = {
+            name: state.failed for name, state in self._feeds.items() if state.failed is not None
+        }
         return {"failed": failed, "all_opened": self._marked if self.open else None}

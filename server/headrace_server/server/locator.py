@@ -145,12 +145,12 @@ class Locator:
                 for order in pipe.read_orders():
                     perform(self._orders, order)
             now = self._clock()
-            socket.hear(now)
+            socket.update(now)
             if now >= self._next_tick:  # it lets new keys in before their greetings come
                 self._next_tick = now + _TICK_S
                 socket.tick(now)
                 socket.sweep()
-            self._hear_trainers()
+            self._receive()
 
     def close(self) -> None:
         """Close all sockets."""
@@ -158,7 +158,7 @@ class Locator:
 
     # Trainers
 
-    def _hear_trainers(self) -> None:
+    def _receive(self) -> None:
         for _ in range(_BURST):
             if not self._socket.waits:
                 return
@@ -266,7 +266,7 @@ class Locator:
             self._socket.send_block(connection, header, block, lambda: None)
 
     def _send(self, connection: bytes, message: object) -> bool:
-        return self._socket.say(connection, FROM_SERVER.encode(message))
+        return self._socket.send(connection, FROM_SERVER.encode(message))
 
     # The supervisor
 
@@ -289,15 +289,15 @@ class Locator:
         access = {**self._socket.keys, "refused": dict(self._socket.refusals.counts)}
         self._pipe.report("answer", request=request, access=access)
 
-    def _stop(self, unheard: list[int]) -> None:
-        """End; first tell trainers of workers (``unheard``) that could not tell them themselves.
+    def _stop(self, unended: list[int]) -> None:
+        """End; first tell trainers of workers (``unended``) that could not tell them themselves.
 
         With a state directory another server goes on, so no trainer is refused.
         """
         final = self._config.state_directory is None
         if final:
             self._failure = "lost", "the server was stopped"
-        self._stops_at = self._clock() + (_LAST_WORDS_S if final and unheard else 0.0)
+        self._stops_at = self._clock() + (_LAST_WORDS_S if final and unended else 0.0)
 
 
 def serve(plain: Message, pipe: Pipe) -> None:

@@ -68,8 +68,8 @@ class Metric:
 
     def samples(self, status: statuses.ServerStatus) -> Iterator[tuple[_Labels, float]]:
         """Give the values of the labels and of the metric that a status has."""
-        for of, labels, one in _parts(status):
-            value = self.value(one) if of is self.of else None
+        for of, labels, part in _parts(status):
+            value = self.value(part) if of is self.of else None
             if isinstance(value, Mapping):
                 values = _bounded(value) if self.labels[-1] in _NAMED else value
                 for key, n in values.items():
@@ -100,12 +100,12 @@ def _connected(feed: statuses.FeedStatus) -> _Value:
     return len(feed["trainers"]) + feed["trainers_more"]
 
 
-def _refused(one: statuses.FeedStatus | statuses.TrainerStatus) -> _Value:
-    return added([{"stale": one["stale"]}, one["refused"]])
+def _refused(part: statuses.FeedStatus | statuses.TrainerStatus) -> _Value:
+    return added([{"stale": part["stale"]}, part["refused"]])
 
 
 def _partitions(feed: statuses.FeedStatus) -> _Value:
-    done, opened = (sum(one[what] for one in feed["partitions"]) for what in ("done", "open"))
+    done, opened = (sum(part[what] for part in feed["partitions"]) for what in ("done", "open"))
     return {"opening": len(feed["partitions"]) - opened, "open": opened - done, "done": done}
 
 

@@ -100,15 +100,15 @@ def _buckets(values: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
 def _classes(values: Sequence[Part]) -> dict[str, Any]:
     """Add counters by class; where targets changed, list the changes of each partition."""
     counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
-    changes = [one for some in values for one in some.get("changes", ())]
+    changes = [change for some in values for change in some.get("changes", ())]
     return {**counts, "changes": changes} if changes else counts
 
 
 def _balance(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the rounds of all, the mean ratio of them, and the worst of the last."""
-    rounds = sum(one["rounds"] for one in values)
-    mean = sum(one["mean"] * one["rounds"] for one in values) / (rounds or 1)
-    return {"rounds": rounds, "mean": mean, "worst": max(one["worst"] for one in values)}
+    rounds = sum(part["rounds"] for part in values)
+    mean = sum(part["mean"] * part["rounds"] for part in values) / (rounds or 1)
+    return {"rounds": rounds, "mean": mean, "worst": max(part["worst"] for part in values)}
 
 
 def _all(values: Sequence[Sequence[S]]) -> list[S]:
@@ -129,8 +129,8 @@ def _once(kind: type[object], id: str, by: str = "") -> _Rule:
     def rule(values: Sequence[Sequence[Part]]) -> list[object]:
         parts: dict[int | str, list[Part]] = {}
         every = _all(values)
-        for one in sorted(every, key=itemgetter(by)) if by else every:
-            parts.setdefault(one[id], []).append(one)
+        for part in sorted(every, key=itemgetter(by)) if by else every:
+            parts.setdefault(part[id], []).append(part)
         return [joined(kind, its) for its in parts.values()]
 
     return rule
@@ -375,9 +375,9 @@ def described_batches(feeds: Mapping[str, FeedStatus]) -> str:
     for name, feed in feeds.items():
         leased, saving = feed["standing"]["leased"], feed["standing"]["saving"]
         hands = [
-            f"trainer {one['trainer']} at {one['host'] or 'an unknown host'} has {one['leases']}"
-            for one in feed["trainers"]
-            if one.get("leases")
+            f"trainer {user['trainer']} at {user['host'] or 'an unknown host'} has {user['leases']}"
+            for user in feed["trainers"]
+            if user.get("leases")
         ]
         if leased:
             among = f" ({', '.join(hands[:_MOST_NAMED])})" if hands else ""

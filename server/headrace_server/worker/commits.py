@@ -32,7 +32,7 @@ from .served_feed import Part
 #: a record has each once.  Half as many are enough for a worker that would rest.
 _GATHER_S, _MOST_GATHERED = 0.008, 24
 #: Beginnings of the names of stored values whose numbers came, in part, from trainers.
-_OF_TRAINERS = ("after ", "deal", "trainers", "turns", "used")
+_FROM_TRAINERS = ("after ", "deal", "trainers", "turns", "used")
 #: A synced write takes a disk about as long for many commits as for few: so more gather, by this
 #: factor.
 _TIMES_IF_SYNCED = 2
@@ -49,7 +49,7 @@ def _check_numbers(meta: Mapping[str, bytes]) -> None:
         return abs(value) if isinstance(value, int) else 0
 
     for name, packed in meta.items():
-        values = msgpack.unpackb(packed) if packed and name.startswith(_OF_TRAINERS) else 0
+        values = msgpack.unpackb(packed) if packed and name.startswith(_FROM_TRAINERS) else 0
         if (number := largest(values)) > MAX_COUNT:
             raise ValueError(f"its {name!r} has the number {number}; the most is {MAX_COUNT}")
 

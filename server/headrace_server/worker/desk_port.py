@@ -55,12 +55,12 @@ class DeskPort:
             self._board.reception.refuse(to, code, text)
 
     def idle(self, to: Session, request: int, live: bool) -> None:
-        self._outbox.tell(to, Idle(to.number, (request,), (request,) if live else ()))
+        self._outbox.send_to(to, Idle(to.number, (request,), (request,) if live else ()))
 
     def over(
         self, to: Session, request: int, partition: int, epoch: int, also: tuple[int, ...]
     ) -> None:
-        self._outbox.tell(to, Over(to.number, request, partition, epoch, also))
+        self._outbox.send_to(to, Over(to.number, request, partition, epoch, also))
 
     # To partitions
 

@@ -99,10 +99,10 @@ class Outbox:
 
     def _send_header(self, identity: bytes, header: bytes) -> bool:
         if is_channel(identity):
-            return self.channels.tell(identity, [header])
-        return self.socket.say(identity, header)
+            return self.channels.send(identity, [header])
+        return self.socket.send(identity, header)
 
-    def tell(self, session: Session, message: object) -> None:
+    def send_to(self, session: Session, message: object) -> None:
         """Send a message to a trainer, after all that waits for it."""
         session.line.append(message)
         self.lines[session] = None
@@ -111,7 +111,7 @@ class Outbox:
         """Answer a request of a trainer, if it is still there."""
         session = self.sessions.get(message.session)
         if session is not None and session.present:
-            self.tell(session, message)
+            self.send_to(session, message)
 
     # Batches, and answers to commits
 
@@ -308,11 +308,11 @@ class Outbox:
         for session in feed.present.values():
             if session.welcome and not session.knows_end:
                 session.knows_end = True
-                self.tell(session, Ended(session.number))
+                self.send_to(session, Ended(session.number))
 
     def let_go(self, session: Session) -> None:
         """Have a trainer return what waits to be used: nothing more is handed out."""
-        self.tell(session, LetGo(session.number))
+        self.send_to(session, LetGo(session.number))
 
     def snapshotted(self, answer: Answered) -> None:
         """Answer a trainer's last snapshot request, and keep the answer for repeats."""
@@ -324,7 +324,7 @@ class Outbox:
     def end(self, feed: ServedFeed, code: str, text: str) -> None:
         """Tell all trainers of a feed that it stops, and why."""
         for session in feed.present.values():
-            self.tell(session, Ended(session.number, code, text[:8000]))
+            self.send_to(session, Ended(session.number, code, text[:8000]))
 
     def stop(self, session: Session, returns: bool) -> None:
         """Tell a trainer that the server stops, and whether another will go on with the feed.
@@ -346,7 +346,7 @@ class Outbox:
         self._segments.pop(segment, None)
         for session in self.sessions.present():
             if session.local:
-                self.tell(session, messages.Retired(session.number, (segment,)))
+                self.send_to(session, messages.Retired(session.number, (segment,)))
 
 
 def _joined(idle: list[Idle]) -> list[Idle]:

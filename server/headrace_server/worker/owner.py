@@ -52,7 +52,7 @@ _TICK_S = 0.1
 #: Maximum number of messages of the public socket before trainers of this host get their turn.
 _BURST = 256
 #: Descriptors of one trainer: its session's file, its connection and its channel, …
-_OF_TRAINER = 3
+_FILES_EACH = 3
 #: … of connections without a session, but no more than a quarter of all, …
 _STRANGERS = 1024
 #: … and of everything else, data and state buffers included, but no more than half of all.
@@ -152,7 +152,7 @@ class Owner:
                 ready = dict(poller.poll(0) if busy else self._idle(rest))
                 if stores in ready:
                     partitions.stores.call_stored()
-                self._hear(ready)
+                self._receive(ready)
                 if logs.fileno() in ready:
                     logs.call_stored()
                 if (now := time.monotonic()) >= look_at:
@@ -161,7 +161,7 @@ class Owner:
                 found = partitions.next_work()
                 if switchboard.waits:
                     switchboard.act()
-                busy = bool(channels.unheard)
+                busy = bool(channels.unread)
                 if found is not None:
                     self._make(*found)
                     busy = True
@@ -253,17 +253,17 @@ class Owner:
         at_most_s = _SENDING_S if self._socket.sending else _TICK_S
         return self._partitions.rest(rest, max(0.0, min(at_most_s, due_at - time.monotonic())))
 
-    def _hear(self, ready: Collection[int]) -> None:
+    def _receive(self, ready: Collection[int]) -> None:
         """Handle messages and orders; the caller carries out what the desks say."""
         switchboard, (channels, pipe) = self._switchboard, self._numbers
         socket, near = self._socket, channels in ready
-        if near or self._channels.unheard:
-            switchboard.reception.hear_channels()
+        if near or self._channels.unread:
+            switchboard.reception.receive_from_channels()
         if len(ready) > near or socket.stirred:
             if not self._public.isdisjoint(ready) or socket.pending:
-                socket.hear(self._clock())
+                socket.update(self._clock())
             if socket.waits:
-                switchboard.reception.hear_socket(_BURST)
+                switchboard.reception.receive_from_socket(_BURST)
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     switchboard.obey(order)
@@ -318,7 +318,7 @@ class Owner:
         for _ in range(_ROUNDS):
             ready = dict(self._poller.poll(0))
             if self._working_since:
-                self._hear(ready)
+                self._receive(ready)
                 self._partitions.hand_out()
                 self._switchboard.act()
                 stores, logs = self._partitions.stores, self._partitions.logs
@@ -374,7 +374,7 @@ def _bind(socket: PublicSocket, binds: Sequence[str], config: RunConfig) -> list
 def _bound(max_trainers: int, limit: int) -> tuple[int, int]:
     """Return the bounds of trainers and of connections; ``limit``: that of open files."""
     strangers = min(_STRANGERS, limit // 4)
-    fit = max(1, (limit - strangers - min(_OTHERS, limit // 2)) // _OF_TRAINER)
+    fit = max(1, (limit - strangers - min(_OTHERS, limit // 2)) // _FILES_EACH)
     if fit < max_trainers:
         logger.warning(
             "the limit of open files (%d, RLIMIT_NOFILE) allows sessions with %d trainers, and "

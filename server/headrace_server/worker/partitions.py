@@ -154,7 +154,7 @@ class Partitions:
         if self._sources:
             self._look_at_sources(now)
         if self._lacks:
-            self._tell_lacks(now)
+            self._report_lacks(now)
 
     def hand_out(self) -> None:
         """Hand out what is there while a partition works."""
@@ -286,7 +286,7 @@ class Partitions:
         part.made_at = part.made_at or now
         self._lacks[part] = text[:1000]
 
-    def _tell_lacks(self, now: float) -> None:
+    def _report_lacks(self, now: float) -> None:
         for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
             part.waits = self._lacks.pop(part) + part.run.lacks()
 

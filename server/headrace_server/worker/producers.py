@@ -88,14 +88,14 @@ class Producers:
             )
         log = self._logs.at(log_named(hello.log, self._logs.names), hello.partition)
         if log is None:
-            self._say(identity, Pulse(0, 0, "the worker is opening the log"))
+            self._send_to(identity, Pulse(0, 0, "the worker is opening the log"))
             return
         place = hello.birth, hello.connection
         for known in self._peers.values():
             if known.log is log and known.hello.name == hello.name:
                 there = known.hello.birth, known.hello.connection
                 if there > place:
-                    self._say(identity, Refused(*_DENIED["older"]))
+                    self._send_to(identity, Refused(*_DENIED["older"]))
                 if there > place or (there == place and known.identity == identity):
                     return  # it is late, or the answer is under way
         number = next(self._numbers)
@@ -111,7 +111,7 @@ class Producers:
         """Have the ledger take items."""
         peer = self._at.get((identity, append.partition))
         if peer is None:
-            self._say(identity, Unknown(0))
+            self._send_to(identity, Unknown(0))
             return
         items = [*_items(peer.log, append, frames)]
         peer.seen = now
@@ -136,14 +136,16 @@ class Producers:
         """Forget producers whose connection is gone, or (``judge``) whose key was revoked."""
         for peer in list(self._peers.values()):
             if judge and self._socket.name_of(peer.key, PRODUCERS) is None:
-                self._say(peer.identity, Refused("denied", "the key of this producer was revoked"))
+                self._send_to(
+                    peer.identity, Refused("denied", "the key of this producer was revoked")
+                )
                 self._forget(peer)
             elif peer.closes and peer.log.ledger.finished and peer.told is not None:
                 peer.closes = False
-                self._say(peer.identity, replace(peer.told, closed=True))
+                self._send_to(peer.identity, replace(peer.told, closed=True))
             elif now - peer.seen > _SILENT_S:
                 peer.seen = now
-                self._say(peer.identity, Pulse(0, 0, ""))
+                self._send_to(peer.identity, Pulse(0, 0, ""))
 
     def _forget(self, peer: _Peer) -> None:
         del self._peers[peer.number]
@@ -163,7 +165,7 @@ class Producers:
         if isinstance(message, Denied):
             self._forget(peer)
             denied = _DENIED.get(message.reason)
-            self._say(peer.identity, Unknown(0) if denied is None else Refused(*denied))
+            self._send_to(peer.identity, Unknown(0) if denied is None else Refused(*denied))
             return
         refused = message.refused[:_MOST_REFUSED]
         answer = peer.told = wire.Appended(
@@ -182,11 +184,11 @@ class Producers:
             block = memoryview(wire.pack_open(message.open))
             self._socket.send_block(peer.identity, head, block, lambda: None)
         else:
-            self._say(peer.identity, answer)
+            self._send_to(peer.identity, answer)
 
-    def _say(self, identity: bytes, message: object) -> None:
+    def _send_to(self, identity: bytes, message: object) -> None:
         """Send a message; forget a producer whose connection is gone."""
-        if not self._socket.say(identity, FROM_SERVER.encode(message)):
+        if not self._socket.send(identity, FROM_SERVER.encode(message)):
             for peer in [peer for (of, _), peer in self._at.items() if of == identity]:
                 self._forget(peer)
 

@@ -76,7 +76,7 @@ logger = logging.getLogger("headrace.trainers")
 #: Maximum number of sessions with buffers, since a mapping takes a descriptor.
 _MOST_SESSIONS = 64
 #: A session takes at most this part of the shared memory that is free: slabs and journals need it.
-_OF_FREE = 16
+_FREE_PARTS = 16
 #: Refusals that are counted, by the error's code.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 #: Maximum number of greetings that wait until the feeds are open; the oldest is forgotten.
@@ -115,7 +115,7 @@ class BufferBudget:
             return
         space = os.fstatvfs(session.file)
         free = space.f_bavail * space.f_frsize
-        most = min(MOST_BYTES, self._left, free // _OF_FREE)
+        most = min(MOST_BYTES, self._left, free // _FREE_PARTS)
         count = min(MOST, (most - file_bytes(0, each)) // each)
         if count < 1:
             return
@@ -138,9 +138,9 @@ class BufferBudget:
 #: Heartbeats that may be missed before the owner probes a trainer's connection.
 _SILENT = 2.5
 #: State buffers take at most the slab's bytes divided by this, in addition to them.
-_OF_SLAB = 8
-#: Weight, in messages, of each commit beyond those that a trainer can have under way.
-_OF_FALSE = 10
+_SLAB_PARTS = 8
+#: Rate-limit cost, in messages, of each commit beyond those that a trainer can have under way.
+_EXCESS_WEIGHT = 10
 
 
 class Reception:
@@ -154,7 +154,7 @@ class Reception:
         self._sessions, self._connected = outbox.sessions, outbox.sessions.by_connection
         self._looked = 0.0  # at sessions, to renew their leases
         self._most_commits = 2 * self.config.max_credits
-        self._budget = BufferBudget(self.config.slab_bytes // _OF_SLAB)
+        self._budget = BufferBudget(self.config.slab_bytes // _SLAB_PARTS)
         self._limits = RateLimits(
             most=self.config.max_messages_per_s,
             refusals=self._socket.refusals,
@@ -178,7 +178,7 @@ class Reception:
 
     # In
 
-    def hear_socket(self, burst: int) -> None:
+    def receive_from_socket(self, burst: int) -> None:
         """Handle messages of trainers on other hosts, and greetings."""
         until = time.monotonic() + TURN_S
         for heard in range(burst):
@@ -191,9 +191,9 @@ class Reception:
                 continue
             self._limits.take(identity, frames, key, self.clock())
 
-    def hear_channels(self) -> None:
+    def receive_from_channels(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
-        self._channels.hear(partial(self._limits.take, key=None, now=self.clock()))
+        self._channels.receive(partial(self._limits.take, key=None, now=self.clock()))
 
     def opened(self) -> None:
         """Answer the greetings that came before the feeds were open."""
@@ -266,7 +266,7 @@ class Reception:
                 self.outbox.unmap(session, token)
         wait = feed.describe(session.seen)
         waits = "; ".join(filter(None, (self._board.inside(), wait))) or _ONLY_ITS_COMMITS
-        self.outbox.tell(session, Pulse(session.number, 0, waits[:1000]))
+        self.outbox.send_to(session, Pulse(session.number, 0, waits[:1000]))
 
     def _on_attach(self, session: Session, attach: Attach, frames: object) -> None:
         self._sessions.attach(session, attach.proof)
@@ -316,7 +316,7 @@ class Reception:
         feed = session.feed
         excess = len(commits) + len(saves) - self._most_commits
         if excess > 0 and not self._limits.bears(  # more commits than it can have batches
-            session.identity, session.seen, _OF_FALSE * excess
+            session.identity, session.seen, _EXCESS_WEIGHT * excess
         ):
             return
         for token in released:
@@ -421,7 +421,7 @@ class Reception:
         session.seen = now
         if feed.failure is not None:
             self.welcome_to_failed(session)
-            self.outbox.tell(session, Ended(session.number, *feed.failure))
+            self.outbox.send_to(session, Ended(session.number, *feed.failure))
             return
         greeting.to = session
         feed.desk.hello(greeting, now)
@@ -551,7 +551,7 @@ class Reception:
             feed = session.feed
             looks = session.seen >= self._looked and feed.serves and session.welcome
             if looks and not feed.desk.seen(session.nonce, session.seen):
-                self.outbox.tell(session, Unknown(session.number))
+                self.outbox.send_to(session, Unknown(session.number))
         self._looked = now
         for feed in self.feeds.values():
             for nonce in feed.desk.tick(now) if feed.serves else ():

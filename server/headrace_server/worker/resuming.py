@@ -90,7 +90,7 @@ class Resuming:
         self._durable = durable
         self._asked_for = ""  # the snapshot for which the supervisor was asked
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
-        self._tell = report
+        self._send_report = report
 
     def opened(self, used: bool) -> None:
         """Note that all partitions are open; ``used``: an earlier server saw batches done."""
@@ -133,7 +133,7 @@ class Resuming:
         if mark not in self._reported:
             self._reported.add(mark)
             if not self._alone:
-                self._tell(mark, generation=self.generation)
+                self._send_report(mark, generation=self.generation)
 
     def admit(self, hello: Hello, members: Sequence[Session], over: bool, now: float) -> None:
         """Admit a trainer without a session, or raise the reason against it.
@@ -188,7 +188,7 @@ class Resuming:
             )
         if self._asked_for != wanted:
             self._asked_for = wanted
-            self._tell("take_back", snapshot=wanted)
+            self._send_report("take_back", snapshot=wanted)
         if wanted == BEGINNING:
             raise Later("the feed is being started from its beginning")
         raise Later(f"the feed is being taken back to snapshot {wanted}")

@@ -39,7 +39,7 @@ logger = logging.getLogger("headrace.trainers")
 #: Prefix of a session's file name.
 _FILE = "trainer-"
 #: Sessions of a life before their numbers are those of the next life.
-_OF_A_LIFE = 10_000
+_PER_LIFE = 10_000
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class SessionTable:
     def __post_init__(self) -> None:
         self._by_number: dict[int, Session] = {}
         self.by_connection: dict[bytes, Session] = {}  # present ones
-        self._next = 1 + self.owner + self.owners * self.life * _OF_A_LIFE
+        self._next = 1 + self.owner + self.owners * self.life * _PER_LIFE
 
     def open(
         self, nonce: bytes, feed: ServedFeed, identity: bytes, key: str = "", name: str = ""

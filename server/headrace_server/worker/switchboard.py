@@ -340,7 +340,7 @@ class Switchboard:
         feed, request = session.feed, message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
-                self.outbox.tell(session, session.snapshotted)
+                self.outbox.send_to(session, session.snapshotted)
             return
         session.snapshot, session.snapshotted = request, None
         failure = feed.failure

@@ -37,7 +37,7 @@ def session(partitions: int = 1, member: Member | None = None, prefetch: int = 1
     member = member or Member()
     member.trainer = Trainer(partitions, [0] * partitions, 1, prefetch=prefetch)
     server = Server("tcp://a:1")
-    server.hear(ServedShare("f", 0, 1, partitions, "s", {}, ("tcp://a:2",)))
+    server.take(ServedShare("f", 0, 1, partitions, "s", {}, ("tcp://a:2",)))
     return Session(member, server)
 
 
@@ -278,7 +278,7 @@ def test_a_heartbeat_lists_what_is_mapped_unless_that_is_too_much():
         mapped.add(token)
     mapped.released.append(1)
     assert mapped.listed == ((2, 3), 3)
-    assert mapped.to_say() == [1] and mapped.to_say() == []
+    assert mapped.due() == [1] and mapped.due() == []
     assert mapped.listed == ((2, 3), 3)
 
 

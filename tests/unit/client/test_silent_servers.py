@@ -15,7 +15,7 @@ def session(address: str = "tcp://a:1", owner: int = 0) -> Session:
     member = Member()
     member.trainer = Trainer(2, [0, 1], 2)
     server = Server(address)
-    server.hear(ServedShare("f", 0, 1, 2, "s", {}, ("tcp://a:2", "tcp://a:3")))
+    server.take(ServedShare("f", 0, 1, 2, "s", {}, ("tcp://a:2", "tcp://a:3")))
     one = Session(member, server, owner, owners=2, number=owner)
     come(one, 0.0)
     return one

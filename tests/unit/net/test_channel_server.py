@@ -42,8 +42,8 @@ class Place:
         self.hear_out()
         return channel
 
-    def tell(self, name: bytes, frames: Any) -> bool:
-        return self.server.tell(self._connection_of(name), frames)
+    def send(self, name: bytes, frames: Any) -> bool:
+        return self.server.send(self._connection_of(name), frames)
 
     def _connection_of(self, name: bytes) -> bytes:
         """Return the last connection of a process that called itself so."""
@@ -69,7 +69,7 @@ class Place:
         """Exchange until nothing more can be read or written; return the messages that came."""
         before = len(self.heard)
         deadline = time.monotonic() + LIMIT_S
-        while self.server.unheard or ready(self.server, 0):
+        while self.server.unread or ready(self.server, 0):
             assert time.monotonic() < deadline, "it is always ready"
             self.take()
         return self.heard[before:]
@@ -90,7 +90,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def heard_by(server: ChannelServer) -> list[Said]:
     """Return what has come, by connection."""
     heard: list[Said] = []
-    server.hear(lambda name, frames: heard.append((name, frames)))
+    server.receive(lambda name, frames: heard.append((name, frames)))
     return heard
 
 
@@ -137,7 +137,7 @@ def test_a_message_that_comes_byte_by_byte_is_read_once_with_its_last_byte(place
 def test_what_came_whole_before_garbage_is_heard_and_nothing_after_it(place: Place):
     place.stranger(wire(b"1-0") + wire(b"whole", b"before") + bytes(4) + wire(b"after"))
     assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
-    assert place.tell(b"1-0", [b"x"]) is False
+    assert place.send(b"1-0", [b"x"]) is False
 
 
 class Trickle:
@@ -183,15 +183,15 @@ def test_a_worker_waits_for_no_trainer_and_all_arrives_when_it_reads_on(place: P
     other = place.worker(b"1-0")
     told = [[b"%d" % i, bytes([i]) * (1 << 20)] for i in range(64)]
     for frames in told:
-        assert place.tell(b"0-0", frames)
+        assert place.send(b"0-0", frames)
     assert place.hear_out() == []  # and where nobody reads, nothing is ready: the poll can rest
-    assert place.tell(b"1-0", [b"you"])
+    assert place.send(b"1-0", [b"you"])
     assert other.take() == [[b"you"]]
     silent.post([b"still heard"])
     assert place.hear_out() == [(b"0-0", [b"still heard"])]
     assert read_on(place, silent, 64) == told
     assert not ready(place.server, 0)  # it is not woken any more to write
-    assert place.tell(b"0-0", [b"as before"])
+    assert place.send(b"0-0", [b"as before"])
     assert silent.take() == [[b"as before"]]
 
 
@@ -203,10 +203,10 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     ((name, said),) = heard_by(server)
     assert said == [b"hello"] and server.anybody
     told = 0
-    while server.tell(name, [bytes(1 << 16)]):
+    while server.send(name, [bytes(1 << 16)]):
         told += 1
         assert told < 1000
-    assert told >= 128 and not server.anybody and not server.tell(name, [b"more"])
+    assert told >= 128 and not server.anybody and not server.send(name, [b"more"])
     assert len(trainer.take()) >= 1  # what had left before can still be read
     trainer.close()
     server.close()
@@ -225,7 +225,7 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
     heard: dict[bytes, list[int]] = {}
     turns = 0
     while len(heard.get(b"\0channel-1", ())) < 100:
-        assert server.unheard or ready(server, PATIENCE_S)
+        assert server.unread or ready(server, PATIENCE_S)
         for name, (said,) in heard_by(server):
             heard.setdefault(name, []).append(int(said))
         turns += 1
@@ -233,9 +233,9 @@ def test_a_trainer_that_sends_much_at_once_is_read_to_its_end_and_others_have_th
             little.post([b"1"])
     assert turns >= 100, "it was heard for more than a moment at a time"
     assert heard == {b"\0channel-1": list(range(100)), b"\0channel-2": [0, 1]}
-    while server.unheard or ready(server, 0):
+    while server.unread or ready(server, 0):
         heard_by(server)
-    assert server.tell(b"\0channel-2", [b"here"]) and not server.tell(b"\0channel-1", [b"gone"])
+    assert server.send(b"\0channel-2", [b"here"]) and not server.send(b"\0channel-1", [b"gone"])
     little.close()
     server.close()
 
@@ -251,8 +251,8 @@ def test_strangers_make_room_for_others_and_identified_connections_stay(tmp_path
         place.hear_out()
         assert connected_to(place.server) == 100
         assert strangers[0].recv(1) == b"" and worker.take() == [] and not worker.ended
-        assert place.tell(b"0-0", [b"still here"])
-        assert place.worker(b"1-0") and place.tell(b"1-0", [b"x"])
+        assert place.send(b"0-0", [b"still here"])
+        assert place.worker(b"1-0") and place.send(b"1-0", [b"x"])
     finally:
         place.close()
 
@@ -264,7 +264,7 @@ def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(t
         late = place.stranger(b"")
         with no_descriptors():
             place.hear_out()  # and it is not always ready
-            assert place.tell(b"0-0", [b"meanwhile"])
+            assert place.send(b"0-0", [b"meanwhile"])
         place.server.tick()
         place.hear_out()
         assert connected_to(place.server) == 2 and not worker.ended

@@ -26,11 +26,11 @@ def test_a_stopping_server_refuses_trainers_only_where_no_other_goes_on(durable,
     locator = Locator(config, pipe, None)
     (address,) = locator.bind()
     locator._orders["located"](worker=0, places={"": "tcp://127.0.0.1:1"})
-    locator._orders["stop"](unheard=[0])
+    locator._orders["stop"](unended=[0])
 
     def answered() -> bool:
-        locator._socket.hear(0.0)
-        locator._hear_trainers()
+        locator._socket.update(0.0)
+        locator._receive()
         return bool(trainer.poll(1))
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as trainer:

@@ -161,12 +161,14 @@ class Arrow(PartsReader):
             data = pa.BufferReader(maps.file_data(number[file])) if maps else RemoteFile(file)
             if not maps:
                 self._decoded.files.append(data)
-            one = _File(file, data, opening.features, bad, opening.cache)
-            return one, one.fields
+            opened_file = _File(file, data, opening.features, bad, opening.cache)
+            return opened_file, opened_file.fields
 
         self._decoded = Decoded(_load, _KEPT_BATCHES)
-        schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
-        content = [one for _, one, _ in served]
+        schema, served = files_that_serve(
+            opening, opened, lambda opened_file: opened_file.schema.names
+        )
+        content = [content for _, content, _ in served]
         try:
             parts = _mapped(maps, content, schema, bad)
         except NotMapped:
