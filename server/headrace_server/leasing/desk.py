@@ -93,20 +93,21 @@ from .words import (
 
 #: An epoch after all others.
 FOREVER = 1 << 62
-#: In place of a partition: joins and leaves, which have a journal of their own.
+#: Stands for the journal of joins and leaves where a partition is expected.
 SESSIONS = -1
-#: Number of commits that are remembered, twice over, for answers that were lost on their way.
+#: A repeated commit is answered as committed if it is among the last 65,536 to 131,072: its first
+#: answer may have been lost.
 _REMEMBERED = 65_536
 #: A dead process's last message arrives within this time.
 _SIGN_S = 1.0
-#: Number of runs of ranks that are over and remembered: a late process of one does no harm.
+#: Number of past runs of ranks that are remembered, so that a late process of one is refused.
 _RUNS_OVER = 64
 _RUN_OVER = (
     "this trainer is of a run that is over: another run of ranks has begun since.  Start all ranks "
     "again together, with a run= that was not used before where you give it"
 )
 _REPLACED = "another process has the rank of this trainer, which began later"
-#: Ranks that a text lists.
+#: Maximum number of ranks that an error lists.
 _LISTED = 8
 
 
@@ -125,18 +126,18 @@ Call = Callable[[], object]
 
 
 class _Stored:
-    """Counts of calls to the port that store something, and the answers that wait for these."""
+    """Counts the entries sent to a journal, and holds answers until these are stored."""
 
     __slots__ = ("logged", "stored", "unstored")
 
     def __init__(self) -> None:
         self.logged = self.stored = 0  # calls
-        #: How many calls are to be stored, the session, and the token of its commit, or a call.
+        #: Each answer: the entries to be stored first, the session, and a token or a call.
         self.unstored: deque[tuple[int, Any, Token | Call]] = deque()
 
 
 class _Cell(_Stored):
-    """One partition: its batches that wait, the requests for them, and how it stands."""
+    """One partition: its batches without a lease, the requests for them, and its state."""
 
     __slots__ = (
         *("number", "partition", "heaps", "ready", "asking", "came_back"),
@@ -150,10 +151,10 @@ class _Cell(_Stored):
         self.heaps: dict[Slot, list[tuple[Turn, int, Batch]]] = {}
         self.ready = 0  # batches in heaps
         self.asking: dict[tuple[Slot, int], deque[_Request]] = {}
-        self.remakes: set[Slot] = set()  # slots of which batches are made again before later ones
+        self.remakes: set[Slot] = set()  # slots whose lost batches are made again before new ones
         self.over: dict[Slot, int] = {}  # epochs that are over; FOREVER: all
-        self.ended = False  # whether nothing more comes, and all is committed
-        self.ordered = False  # whether it has an order that is not stored
+        self.ended = False  # whether all of its batches are made and committed
+        self.ordered = False  # whether an order to it is not yet stored
         self.stands = partition.epoch, partition.finished  # after its last step
 
 
@@ -168,7 +169,7 @@ class _Session:
     rank: int
     slot: Slot
     seen: float
-    since: Token  # the last one before it began; a later one that is not in leases is void
+    since: Token  # the last token before it began; a later one outside of leases is void
     leases: dict[Token, Batch] = field(default_factory=dict)
     asked: dict[int, _Request] = field(default_factory=dict)
     latest: int = -1  # the largest number of a request
@@ -178,7 +179,7 @@ class _Session:
     #: Of lanes, by partition: token and batch of the last commit.
     last: dict[int, tuple[Token, Batch]] = field(default_factory=dict)
     greeting: Greeting | None = None  # its last one
-    joined: int = 0  # entries for SESSIONS that must be stored before it gets anything
+    joined: int = 0  # number of entries of SESSIONS to be stored before it gets a batch
 
 
 #: The requests of a session that were answered by Idle.
@@ -243,7 +244,7 @@ class Desk:
         self._cells = {number: _Cell(number, partition) for number, partition in partitions.items()}
         self._joins = _Stored()  # joins and leaves
         self._lanes = any(partition.lanes for partition in partitions.values())
-        self._behind_orders: set[_Cell] = set()  # that take an order only after another step
+        self._behind_orders: set[_Cell] = set()  # they take an order only after another step
         self._came_back: set[_Cell] = set()  # with batches that were put back
         self._ties = count()
         self._todo: dict[_Wanted, None] = {}
@@ -257,9 +258,9 @@ class Desk:
         self._deferred_sessions: deque[Call] = deque()
         self._greeting = Counter[bytes]()  # sessions whose greeting waits there
         self._behind: list[tuple[Turn, int]] = []  # partitions that make ahead
-        self._full = False  # whether making ahead waits for memory
-        self._beyond: _Wanted | None = None  # of _todo: first, beyond the memory
-        self._paused, self._shut = False, True  # the latter while it recovers, too
+        self._full = False  # whether making ahead waits for free memory
+        self._beyond: _Wanted | None = None  # the first of _todo, made though the slab is full
+        self._paused, self._shut = False, True  # shut: paused, or recovering
         # An earlier life
         self._known = dict(known or {})
         self._greeted: dict[bytes, Greeting] | None = {}
@@ -328,7 +329,7 @@ class Desk:
             self._recover()
 
     def _recover(self) -> None:
-        """End the grace period: judge the greetings that have come."""
+        """End the grace period: judge the batches and commits named by the greetings so far."""
         assert self._greeted is not None
         hellos = [*self._greeted.values()]
         for name in self._known.keys() - self._greeted.keys():
@@ -341,7 +342,7 @@ class Desk:
             self._take_greeting(hello)
 
     def _goes_on(self, hello: Greeting) -> bool:
-        """Return whether a trainer was of the present run, or is of those without ranks."""
+        """Return whether a trainer belongs to the present run, or to a feed without ranks."""
         return hello.run == self.run != 0 if self.world else hello.rank < 0
 
     def _admit(self, hellos: Iterable[Greeting]) -> None:
@@ -419,7 +420,7 @@ class Desk:
         return hello.world != self.world or self.births.get(hello.rank, hello.birth) != hello.birth
 
     def _is_newcomer(self, hello: Greeting) -> bool:
-        """Return whether a trainer has to wait for a sign of the others, or for their end."""
+        """Return whether a trainer must wait until the present ranks send a message or time out."""
         if hello.session in self.sessions:
             return False
         if self._is_apart(hello):
@@ -430,11 +431,11 @@ class Desk:
         return waits and any(session.rank >= 0 for session in self.sessions.values())
 
     def _is_apart(self, hello: Greeting) -> bool:
-        """Return whether a trainer has a rank where the feed's have none, or the reverse."""
+        """Return whether a trainer has a rank and the present ones have none, or the reverse."""
         return (hello.rank < 0) == bool(self.world)
 
     def _look_at_newcomers(self, alive: bool = False) -> None:
-        """Settle what newcomers wait for: the present trainers are alive, or nobody is left.
+        """Admit or refuse newcomers once the present trainers have sent a message, or are gone.
 
         If they are alive, ranks without a number join those, and the others are refused.  Else the
         run of the process that began last begins, or a new one for all without a number.  If a run
@@ -579,7 +580,7 @@ class Desk:
     # Sessions
 
     def seen(self, name: bytes, now: float) -> bool:
-        """Renew the leases of a session, which has sent a message; False: it is to greet again."""
+        """Renew the leases of a session that sent a message; False if it must greet again."""
         self._now = now
         session = self.sessions.get(name)
         if session is None:
@@ -591,7 +592,7 @@ class Desk:
         return True
 
     def tick(self, now: float) -> list[bytes]:
-        """End leases of silent sessions, and return these sessions.  The caller calls it often."""
+        """End the sessions that were silent for too long, and return them.  Call it often."""
         self._now = now
         if self._greeted is not None and now >= self._grace_ends:
             self._recover()
@@ -735,7 +736,7 @@ class Desk:
                 self._end(batch)
 
     def _end(self, batch: Batch) -> None:
-        """End a lease without a commit: the batch goes to another request."""
+        """End a lease without a commit; the batch goes back to its heap."""
         session, cell = batch.holder, self._cells[batch.partition]
         if cell is self._busy:
             self._deferred.append(partial(self._end, batch))
@@ -801,18 +802,18 @@ class Desk:
         self.port.left(session)
 
     def _when_stored(self, cell: _Cell, session: _Session, what: Token | Call) -> None:
-        """Answer a session once all entries of a partition so far are stored."""
+        """Answer a session once all entries of a partition up to now are stored."""
         cell.unstored.append((cell.logged, session, what))
         self._stored(cell, cell.stored)
 
     def logged(self, partition: int) -> int:
-        """Return how many calls to the port for a partition have something stored."""
+        """Return the number of entries that were sent to the journal of a partition."""
         return (self._joins if partition == SESSIONS else self._cells[partition]).logged
 
     def stored(self, partition: int, number: int) -> None:
-        """Note that the first ``number`` calls to the port for a partition are stored.
+        """Send the answers that waited for the first ``number`` entries of a partition.
 
-        ``SESSIONS`` in place of a partition: joins and leaves.
+        ``SESSIONS`` stands for the journal of joins and leaves.
         """
         self._stored(self._joins if partition == SESSIONS else self._cells[partition], number)
 
@@ -840,9 +841,9 @@ class Desk:
     # Orders
 
     def steer(self, partition: int, what: tuple[str, Any]) -> Order | None:
-        """Change what a partition makes.  Return the order; None: ask again after its next step.
+        """Give a partition an order and return it; None: ask again after its next step.
 
-        It is carried out when it is stored.  ValueError where it can not be.
+        The order takes effect once it is stored.  ValueError where it is not possible.
         """
         cell = self._cells[partition]
         if cell is self._busy or cell.ordered:
@@ -869,7 +870,7 @@ class Desk:
     # Runs of ranks
 
     def _next_run(self) -> int:
-        """Return a number for a run that has none."""
+        """Return a number for a new run."""
         run = self.run
         while (run := run % MAX_COUNT + 1) in self.runs:
             pass
@@ -901,7 +902,7 @@ class Desk:
         self._take_gone(cell.partition)
 
     def _take_gone(self, partition: Partition) -> None:
-        """Free the batches that a partition has left out."""
+        """Free the batches that a partition has dropped."""
         if partition.gone:
             for batch in partition.gone:
                 self.port.gone(batch)
@@ -910,7 +911,7 @@ class Desk:
     # Requests
 
     def ask(self, name: bytes, gets: Sequence[Get]) -> None:
-        """Take requests.  ProtocolError: it takes none."""
+        """Take requests of a session; ProtocolError, and none taken, if one of them is invalid."""
         if (session := self.sessions.get(name)) is None:
             return
         open_ = len(session.asked) + len(session.leases) + session.unstored + len(gets)
@@ -933,9 +934,9 @@ class Desk:
             left -= 1
 
     def _ask(self, session: _Session, number: int, cell: _Cell, epoch: int, alike: int = 1) -> None:
-        """Take a request, the first of so many that are ``alike``.
+        """Take a request, the first of ``alike`` equal ones.
 
-        Answer it at once if its batch is there, or is the next to be made and that takes a moment.
+        Answer it at once if its batch is ready, or can be made at once.
         """
         slot, asking = session.slot, cell.asking
         if (slot, epoch) not in asking:
@@ -982,7 +983,7 @@ class Desk:
         return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
 
     def _look(self, cell: _Cell) -> None:
-        """Have ``next_work`` look at the requests at a partition, and at those that are held up."""
+        """Have ``next_work`` examine the requests at a partition, and those that are held up."""
         todo = self._todo
         for slot, epoch in cell.asking:
             todo[cell, slot, epoch] = None
@@ -990,7 +991,7 @@ class Desk:
             self._look_at_held_up()
 
     def _look_at_held_up(self) -> None:
-        """Have ``next_work`` look at the requests that wait for memory or rows."""
+        """Have ``next_work`` examine the requests that wait for memory or rows."""
         held_up, self._held_up = self._held_up, set()
         for cell in held_up:
             for slot, epoch in cell.asking:
@@ -1041,7 +1042,7 @@ class Desk:
         return heappop(heap)[2]
 
     def _hand_out(self, cell: _Cell, slot: Slot, epoch: int) -> bool:
-        """Answer requests by batches that are there; return whether others are left."""
+        """Answer requests with ready batches; return whether some remain open."""
         queue = cell.asking.get((slot, epoch))
         heap = cell.heaps.get(slot)
         while queue:
@@ -1084,11 +1085,11 @@ class Desk:
 
     @property
     def ahead(self) -> bool:
-        """Whether ``work_ahead`` may find something."""
+        """Whether ``work_ahead`` may return work."""
         return bool(self._behind) and self._busy is None
 
     def next_work(self) -> Work | None:
-        """Hand out what is there; return what to make next for requests, or None.
+        """Hand out ready batches; return the next batch to make for a request, or None.
 
         The caller calls ``make`` of that partition, and then ``made``: at once, or after ``begin``
         without the lock.  It calls this after other events, too, also while a partition makes
@@ -1121,9 +1122,9 @@ class Desk:
         return None
 
     def begin(self, work: Work) -> None:
-        """Let other events come while a partition makes something, up to ``made``.
+        """Allow other events while a partition makes a batch, until ``made``.
 
-        Without this call none may come between ``next_work`` and ``made``.
+        Without this call no event may come between ``next_work`` and ``made``.
         """
         self._busy, self._again = self._cells[work.partition], False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
@@ -1133,7 +1134,7 @@ class Desk:
         self._behind = [((0, 0), p) for p, partition in self.partitions.items() if partition.ahead]
 
     def work_ahead(self) -> Work | None:
-        """Return what to make ahead of requests: the first batch in the order of the feed.
+        """Return the next batch to make ahead of requests, the first in the order of the feed.
 
         The caller calls this when ``next_work`` has returned None.
         """
@@ -1154,7 +1155,7 @@ class Desk:
         return None
 
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
-        """Hand out what a partition has made, then make the calls that waited for the step."""
+        """Hand out the batches that a partition made, then make the calls that waited for it."""
         cell = self._cells[work.partition]
         machine = cell.partition
         self._busy = None
@@ -1194,11 +1195,11 @@ class Desk:
         self._catch_up(cell)
 
     def begin_ahead(self, partition: int) -> None:
-        """Note that a partition writes a batch ahead, without the lock; ``end_ahead`` follows."""
+        """Begin writing a batch of a partition ahead without the lock; ``end_ahead`` ends it."""
         self.begin(Work(partition, ANYONE, FOREVER))
 
     def end_ahead(self, partition: int) -> None:
-        """Take what has waited for a partition that wrote a batch ahead."""
+        """Make the calls that waited while a partition wrote a batch ahead."""
         self._busy = None
         self._catch_up(self._cells[partition])
 
@@ -1217,7 +1218,7 @@ class Desk:
                 cell.remakes.discard(slot)
 
     def _is_in_turn(self, cell: _Cell, work: Work) -> bool:
-        """Return whether a session there can use no batch before this one, and put it first.
+        """Return whether a session of this slot can use no earlier batch, and put this one first.
 
         All memory may be taken by batches that come after this one, be it in other partitions or
         for other sessions, and nobody frees these before: one thread may have several trainers.
@@ -1241,7 +1242,7 @@ class Desk:
         return False
 
     def _serve(self, cell: _Cell) -> None:
-        """Answer requests at a partition by batches that are there."""
+        """Answer the requests at a partition with ready batches."""
         for slot, epoch in list(cell.asking):
             if cell.heaps.get(slot) and not self._hand_out(cell, slot, epoch):
                 self._todo.pop((cell, slot, epoch), None)
@@ -1279,12 +1280,12 @@ class Desk:
 
     @property
     def wanted(self) -> bool:
-        """Whether requests, or orders, are to be looked at by ``next_work``."""
+        """Whether ``next_work`` has requests or orders to examine."""
         return bool(self._todo or self._behind_orders)
 
     @property
     def awaited(self) -> bool:
-        """Whether requests, or calls that concern the partition at work, wait for its end."""
+        """Whether requests or deferred calls wait for the end of a partition's step."""
         return bool(self._todo or self._deferred or self._deferred_sessions)
 
     @property
@@ -1294,12 +1295,12 @@ class Desk:
 
     @property
     def recovering(self) -> bool:
-        """Whether trainers of the earlier life may still greet, and nothing is handed out."""
+        """Whether trainers of the earlier life may still greet; nothing is handed out."""
         return self._greeted is not None
 
     @property
     def ended(self) -> bool:
-        """Whether all is made, committed and stored."""
+        """Whether all batches are made, committed and stored."""
         if self._busy is not None:
             return False
         for session in self.sessions.values():
@@ -1315,7 +1316,7 @@ class Desk:
 
     @property
     def leased(self) -> int:
-        """Number of batches in trainers' hands, or on their way there."""
+        """Number of batches under a lease."""
         return sum(len(session.leases) for session in self.sessions.values())
 
     @property
@@ -1325,12 +1326,12 @@ class Desk:
         return sum(isinstance(what, int) for of in unstored for _, _, what in of)
 
     def standing(self) -> dict[str, int]:
-        """Return the number of made, unsettled batches by the place where they are."""
+        """Return the number of made and uncommitted batches by their state."""
         ready = sum(cell.ready for cell in self._cells.values())
         return {"ready": ready, "leased": self.leased, "saving": self.saving}
 
     def standing_of(self, name: bytes) -> dict[str, int]:
-        """Return how many batches a trainer has and wants; empty where it is not present."""
+        """Return the numbers of leases and requests of a trainer; empty if it has no session."""
         session = self.sessions.get(name)
         if session is None:
             return {}

@@ -60,7 +60,7 @@ _MOST_UNMARKED = 32
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """Counts of a feed's batches: those made, and those that a trainer got or nobody needs."""
+    """Counts of a feed's batches: those made, and those delivered or dropped."""
 
     batches: int = 0
     rows: int = 0
@@ -86,7 +86,7 @@ class Body:
 
 
 class Run(ABC):
-    """One partition at work.  What the machine answers alone is asked of the machine."""
+    """One partition at work.  Queries about rows and batches alone go to its machine."""
 
     capacity: int | None = None  # batches that are made ahead, where the shape bounds them
     most_rows: int | None = None  # rows of a read, where the shape bounds them
@@ -149,7 +149,7 @@ class Run(ABC):
 
     @abstractmethod
     def resume(self, saved: Saved) -> None:
-        """Go on as an earlier life left it."""
+        """Restore the state that an earlier life has stored."""
 
     @abstractmethod
     def _hold(self, read: Read, before: Stages, chunk: Chunk) -> tuple[Chunk, Facts]:
@@ -175,31 +175,31 @@ class Run(ABC):
         """Return the batch sizes that an order asks for; ValueError where they can not be."""
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Columns, block: Frame) -> None:
-        """Keep states after a batch, which its trainer flushes, for rows of it."""
+        """Store the states after a batch for some of its rows, which its trainer flushes."""
         return
 
     def lacks(self) -> str:
-        """Return which sequences rest that could be in the next batch, as text."""
+        """Describe the sequences that the next batch waits for: they have no new steps."""
         return ""
 
     def set_version(self, version: int) -> None:
-        """Note the version of the policy that trains; it may come amid a step."""
+        """Note the version of the policy that trains; another thread may call it during a step."""
         return
 
     def take_release(self) -> Callable[[], object] | None:
-        """Return the call that has a log let go, once the last records are stored; None: no log."""
+        """Return the call that releases the log once the last records are stored; None: no log."""
         return partial(self.intake.release, self.needs) if self.needs else None
 
     def note_places(self) -> None:
-        """Have the next process put rows that go on in the lanes that they have here."""
+        """Store the lanes of unfinished examples, so that the next process keeps them there."""
         return
 
     def _mark_here(self) -> None:
-        """Store how a later life goes on here, if commits alone do not say it."""
+        """Store a cursor for a later life, if commits alone do not determine it."""
         return
 
     def _arrived(self) -> None:
-        """Act on rows that were read or let in, before a batch is made of others."""
+        """Handle rows that were read or admitted, before another batch is made."""
         return
 
     def _tidy(self) -> None:
@@ -216,9 +216,9 @@ class Run(ABC):
     def make(
         self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
     ) -> list[Batch] | Outlook:
-        """Read, or make a batch, or up to ``most`` small ones; return the result.
+        """Read a chunk, or make a batch or up to ``most`` small ones; return the result.
 
-        Before an order is stored it does neither: another life would not know of what follows.
+        It does neither before an order is stored: another life could not repeat what follows.
         """
         if self._ordered:
             return []
@@ -255,7 +255,7 @@ class Run(ABC):
         return self._next_read is not None and (self._behind or not self.machine.unwritten)
 
     def prepare(self) -> bool:
-        """Write the known parts of the next expected batch ahead; return whether there was any.
+        """Write the known parts of the next expected batch ahead; return whether there was one.
 
         It uses idle time: it changes when work is done, not its result.
         """
@@ -267,11 +267,11 @@ class Run(ABC):
         return False
 
     def call_ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Call it, row by row, until ``goes_on`` returns False."""
+        """Call that function for each row until ``goes_on`` returns False."""
         return
 
     def _read(self, read: Read, wait: bool = True) -> bool:
-        """Read, without ``wait`` only what is there; return False where nothing is."""
+        """Read a chunk, without ``wait`` only available rows; return False where there are none."""
         before, rows_before = self.intake.begin(), self.intake.rows_read
         self._next_read = None
         try:
@@ -298,9 +298,9 @@ class Run(ABC):
         return True
 
     def _place(self, beyond: bool = False) -> list[Batch] | Outlook:
-        """Write batches into their blocks, as far as there is room; ``beyond``: at least one.
+        """Write batches into blocks as long as the slab has room; ``beyond``: at least one.
 
-        What keeps a later one from being written comes up again with the next call.
+        If a later one can not be written, the next call shows why.
         """
         placed, nbytes, unwritten = list[Batch](), 0, self.machine.unwritten
         while unwritten and nbytes < TOGETHER:
@@ -352,11 +352,11 @@ class Run(ABC):
         return possible
 
     def _read_on(self) -> bool:
-        """Read, whether or not batches are wanted; return False at the end of the input."""
+        """Read a chunk whether or not batches are wanted; return False at the end of the input."""
         return False
 
     def deal(self, run: int, world: int) -> list[Batch]:
-        """Deal all that is not committed anew."""
+        """Deal all uncommitted rows anew to a run of ranks."""
         there = self.machine.deal(run, world)
         self._mark_here()
         return there

@@ -212,7 +212,7 @@ class SegmentRun(Run):
         return chunk, offer
 
     def _read_again(self, chunk: int) -> None:
-        """Hold a chunk that an earlier process read."""
+        """Read a chunk again that an earlier process has read, and hold it."""
         read, before = self._stored.reread(chunk)
         now = self.intake.stages.state()
         dropped = dict(self.intake.dropped)
@@ -227,7 +227,7 @@ class SegmentRun(Run):
         self.states.forget(self.machine.entries.used())
 
     def _arrived(self) -> None:
-        """Report examples that were refused, since their key is in flight."""
+        """Report the examples that were refused because their key is in flight."""
         refused = self.machine.admission.take_refused()
         if not refused:
             return
@@ -284,7 +284,7 @@ class SegmentRun(Run):
         return SegmentBlock(gathered, number, extra, states)
 
     def _together(self, batch: Spans) -> list[Spans]:
-        """Return a batch with those that are written next, as far as they are gathered with it."""
+        """Return a batch with those next ones whose rows are gathered together with it."""
         batches, unwritten = [batch], self.machine.unwritten
         if len(unwritten) > 1 and unwritten[0].draft is batch and self._layout.together:
             most = TOGETHER // (1 + len(batch) * self._layout.row_bytes)
@@ -363,7 +363,7 @@ class SegmentRun(Run):
         return None
 
     def keep(self, batch: Batch, rows: Sequence[int], columns: Columns, block: Frame) -> None:
-        """Keep states after a batch, which its trainer flushes, for rows of it."""
+        """Store the states after a batch for some of its rows, which its trainer flushes."""
         kept = self.machine.keep(batch, np.array(rows, np.int64))
         if kept is None or not len(kept[1]):
             return
@@ -402,7 +402,7 @@ class SegmentRun(Run):
         return changes
 
     def note_places(self) -> None:
-        """Have the next process put rows that go on in the lanes that they have here."""
+        """Store the lanes of unfinished examples, so that the next process keeps them there."""
         if self.cutting.lanes:
             self._changes.append(Change(meta={"places": self._places()}))
 
@@ -415,7 +415,7 @@ class SegmentRun(Run):
         )
 
     def _settle(self) -> None:
-        """Build one change of the commits since the last one, and of examples that were dropped.
+        """Put the commits and the dropped examples since the last change into one change.
 
         Until then their states stay in the table: the entry of a dropped example is reused
         only after the next chunk was read.
@@ -429,7 +429,7 @@ class SegmentRun(Run):
             drops.clear()
 
     def resume(self, saved: Saved) -> None:
-        """Go on as an earlier life left it."""
+        """Restore the state that an earlier life has stored."""
         machine, meta = self.machine, saved.meta
         if "base" in meta or "seen" in meta:
             self._go_on(saved)

@@ -129,7 +129,7 @@ class Segments(Machine, Shaper):
     def step(
         self, slot: Slot, epoch: int, limit: int, most: int = 1
     ) -> Read | list[Plan] | Outlook:
-        """Return batches for a slot, and perhaps for others; or what must come before.
+        """Return batches for a slot, and perhaps for others; or the read or event to come first.
 
         Where none of them needs a commit there are up to ``most``, or the round that exceeds it.
         """
@@ -164,7 +164,7 @@ class Segments(Machine, Shaper):
                     self._lanes.stay(seat, going, seat.lanes[going])
 
     def next_read(self, limit: int) -> Read | None:
-        """Return a read though no batch is wanted; None at the end of the input or without room."""
+        """Return a read ahead of requests; None at the end of the input or without room."""
         return self.input.next_read(self._up_to_order(limit))
 
     def begin_epoch(self, epoch: int) -> None:
@@ -187,7 +187,7 @@ class Segments(Machine, Shaper):
         return not self._next_number
 
     def next_turn(self, slot: Slot) -> Turn:
-        """Return the least turn that is not made for a slot."""
+        """Return the turn of the next batch to be made for a slot."""
         lacking = self._lacks.get(slot)
         turn = self.epoch, lacking[0] if lacking else self._index
         return min([turn, *self._unwritten_turns(slot)]) if self.unwritten else turn
@@ -211,7 +211,7 @@ class Segments(Machine, Shaper):
         return drafts or None
 
     def _later(self, slot: Slot) -> list[Out]:
-        """Apply events of a log until a batch is possible that was not."""
+        """Apply events of a log until another batch becomes possible."""
         if self.log is None:
             return []
         while self._lacking and self._advance(self._lanes is not None and self._lanes.short):
@@ -300,7 +300,7 @@ class Segments(Machine, Shaper):
     # Commits
 
     def commit(self, batch: Batch, token: Token) -> Out | tuple[str, str]:
-        """Take a commit; return what counts now, or a fault's code and text."""
+        """Take a commit; return its effect, or a fault's code and text."""
         name = batch.name
         out = self._out.get(name)
         if out is None:
@@ -342,7 +342,7 @@ class Segments(Machine, Shaper):
         return out
 
     def _commit_log(self, out: Out, cancelled: bool) -> None:
-        """Let the sequences of a batch go on, which may have grown or ended meanwhile."""
+        """Make the sequences of a committed batch ready again; they may have grown or ended."""
         assert self.log is not None
         spans = out.draft
         self.log.committed(spans.entries, spans.after)
@@ -387,12 +387,12 @@ class Segments(Machine, Shaper):
     # Batches and lanes that come back
 
     def seat(self, slot: Slot) -> None:
-        """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
+        """Give a slot the lanes of its earlier life back, before other slots fill theirs."""
         if self._lanes and not self.world and slot in self._lanes.before:
             self._lanes.seat(slot)
 
     def places(self) -> dict[Slot, Places]:
-        """Return the lanes in which examples go on after what is committed, for a later life."""
+        """Return, for a later life, the lanes of examples with segments that are not committed."""
         return self._lanes.places() if self._lanes else {}
 
     def returned(self, batch: Batch) -> bool:
@@ -435,7 +435,7 @@ class Segments(Machine, Shaper):
             self._put_back(np.unique(np.concatenate(entries)))
 
     def _take_back(self, void: Sequence[Out]) -> None:
-        """Take batches out of all books; their examples stand before them again."""
+        """Undo the drafts of batches; their examples are as they were before them."""
         for out in reversed(void):
             batch, spans = out.batch, out.draft
             del self._out[batch.name]
@@ -451,7 +451,7 @@ class Segments(Machine, Shaper):
                 self.log.taken_back(spans.entries)
 
     def _put_back(self, entries: np.ndarray) -> None:
-        """Let examples that have left their lanes go on in others.
+        """Make examples that have left their lanes ready for other lanes.
 
         They go on from the state that is kept here, or after segments that may still be committed.
         """
@@ -470,7 +470,7 @@ class Segments(Machine, Shaper):
         self._lacks[rank] = sorted({*self._lacks.get(rank, ()), index})
 
     def deal(self, run: int, world: int) -> list[Batch]:
-        """Deal all that is not committed anew: for ``world`` ranks, or 0: for anyone.
+        """Deal all uncommitted rows anew to ``world`` ranks; 0: to anyone.
 
         The first round is the first that not all ranks have committed.  Examples stay in their
         lanes if there are as many ranks as before.
@@ -494,7 +494,7 @@ class Segments(Machine, Shaper):
         return []
 
     def _adapt(self) -> None:
-        """Adapt to another number of rows that are drafted together."""
+        """Adapt the limits to another number of rows that are drafted together."""
         rows = self.batch_size * max(1, self.world)
         self.admission.read_ahead = max(self.admission.read_ahead, 4 * rows)
         self._drop_leftovers()
@@ -552,7 +552,7 @@ class Segments(Machine, Shaper):
         return True
 
     def _reach(self, place: np.ndarray) -> bool | None:
-        """Apply the log as far as the earlier life had that handed out these segments.
+        """Apply the log up to the point at which an earlier life handed out these segments.
 
         None: more of it is to be read.
         """
@@ -726,7 +726,7 @@ class Segments(Machine, Shaper):
         return index if epoch == self.epoch else 0
 
     def resume_turns(self, turns: Sequence[Any], places: Mapping[Slot, Places]) -> None:
-        """Go on with the turns and the lanes of an earlier process, after ``resume``."""
+        """Restore the turns and the lanes of an earlier process, after ``resume``."""
         self.run, self.world, epoch, number, indices = turns
         if epoch != self.epoch:  # the next one has begun, and nothing of it is committed
             indices = [0] * len(indices)

@@ -72,7 +72,7 @@ class Blocks:
             self._free(body)
 
     def gone(self, batch: Batch) -> None:
-        """Note that the desk needs the bytes of a batch no more."""
+        """Free the block of a batch once no message or trainer needs it; the desk does not."""
         body = batch.body
         if body is None or body.gone:  # an earlier life made it
             return

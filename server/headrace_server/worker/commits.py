@@ -117,14 +117,14 @@ class Stores:
         return saved
 
     def lacks(self, part: Part, token: int) -> bool:
-        """Return whether this commit was never stored; the oldest of many commits are forgotten."""
+        """Return whether this commit is not known as stored; only the last ones are remembered."""
         tokens = part.tokens
         if token in tokens or part not in self._parts:  # not opened: its feed has failed
             return False
         return len(tokens) < part.journal.tokens or token > max(tokens)
 
     def commit(self, part: Part, token: int, rows: int) -> None:
-        """Have a commit of ``rows`` rows stored: its token with the last change, and not before."""
+        """Store a commit of ``rows`` rows; its token is written with its last change."""
         gathered = self._gathered.get(part) or self._of(part)
         gathered.changed = True
         gathered.tokens.append(token)
@@ -132,7 +132,7 @@ class Stores:
         self._commits += 1
 
     def submit(self, part: Part, at_once: bool = False) -> None:
-        """Have the changes of a partition stored."""
+        """Gather the changes of a partition for the next record."""
         self._of(part).changed = True
         if at_once:
             self.due_at = 0.0
@@ -145,24 +145,24 @@ class Stores:
         return found
 
     def note(self, part: Part, key: str, value: Callable[[], bytes]) -> None:
-        """Have a value, as it is then, stored beside the examples of a partition."""
+        """Store a value beside the examples of a partition, as it is when the record is written."""
         self._of(part).notes[key] = value
         self.due_at = 0.0
 
     def hurry(self) -> None:
-        """Have all changes written now: a trainer waits for the answers."""
+        """Make all changes due now, since a trainer waits for the answers."""
         self._hurried = True
 
     @property
     def due(self) -> bool:
-        """Whether to ``write`` now, a part at least."""
+        """Whether to ``write`` at least a part now."""
         if self._record is not None or self._commits >= self._most or self._hurried:
             return True
         return self.due_at != inf and time.monotonic() >= self.due_at
 
     @property
     def urgent(self) -> bool:
-        """Whether to write everything now: a trainer waits for it, or commits wait for too long.
+        """Whether to write everything now: a trainer waits, or a commit has waited for too long.
 
         Each partition has a record, so with many of them more commits may come than parts written.
         """
@@ -242,13 +242,13 @@ class Stores:
 
     @property
     def writing(self) -> bool:
-        """Whether a journal's thread has still changes to write, or calls to hand out."""
+        """Whether a journal's thread has changes to write or finished calls to return."""
         if self._handed:
             self._handed = not all(part.journal.settled for part in self._parts)
         return self._handed
 
     def then(self, part: Part, call: Call) -> None:
-        """Make a call once all earlier changes of a partition are stored."""
+        """Make a call when all earlier changes of a partition are stored."""
         if self.settled(part):
             call()
         else:
@@ -263,7 +263,7 @@ class Stores:
             copied(str(error))
 
     def call_stored(self) -> None:
-        """Make the calls of changes that are stored by now, and of ended copies."""
+        """Make the calls of stored changes and of finished copies."""
         os.eventfd_read(self._wake_fd)
         for part in self._parts:
             journal = part.journal

@@ -130,7 +130,7 @@ class LiveLog:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Ledger]:
-        """Let the caller change the ledger; then send its messages."""
+        """Lock the ledger while the caller changes it, then send its messages."""
         with self.lock:
             yield self.ledger
             sent, self.ledger.sent = self.ledger.sent, []
@@ -138,7 +138,7 @@ class LiveLog:
                 self._logs.send(number, message)
 
     def flush(self) -> None:
-        """Write what has come; answer producers and wake feeds as far as it is durable."""
+        """Write new items; answer producers and wake feeds up to the durable ones."""
         with self.changing() as ledger:
             self.log.flush()
             for reading in self.readings.values():
@@ -147,7 +147,7 @@ class LiveLog:
                     self._logs.wake(reading.feed, int(self._path.name))
 
     def tick(self, now: float, there: Callable[[str], bool]) -> None:
-        """Do what is due; hold nothing for snapshots that are not there any more."""
+        """Run due housekeeping; release the items that only deleted snapshots needed."""
         with self.changing() as ledger:
             ledger.starving = all(one.waits for one in self.readings.values())
             self.log.tick(now)
@@ -159,7 +159,7 @@ class LiveLog:
             self._save_views()
 
     def hold(self, feed: str, snapshot: str) -> None:
-        """Keep what a feed needs now, for a snapshot of it."""
+        """Keep the items that a snapshot of a feed needs."""
         with self.lock:
             reading = self.readings[feed]
             seen, name = self.ledger.views[reading.view].seen, f"{_HOLD}{feed}/{snapshot}"
@@ -191,7 +191,7 @@ class LiveLog:
             self._save_views()
 
     def status(self, feed: str) -> dict[str, int]:
-        """Return what people are shown of it, as a feed reads it."""
+        """Return its status as a feed reads it."""
         with self.lock:
             ledger, reading = self.ledger, self.readings[feed]
             return {
@@ -204,7 +204,7 @@ class LiveLog:
             }
 
     def described(self, now: float) -> dict[str, object]:
-        """Return how it stands: its feeds, and the open sequences without news for longest."""
+        """Return its status: its feeds, and the open sequences that are silent for longest."""
         with self.lock:
             resting = self.ledger.resting(MOST_FOUND)
             return {
@@ -276,7 +276,7 @@ class Reading:
         return at, ledger.finished and view.read == ledger.durable
 
     def release(self, position: int) -> None:
-        """Note that the feed's journal has stored that it needs nothing before a position."""
+        """Release the items before a position: the feed's journal has passed them."""
         with self.of.changing() as ledger:
             at, view = bisect_left(self.ends, position), ledger.views[self.view]
             seen = min(position - 1, view.read)
@@ -361,7 +361,7 @@ class LiveLogs:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the file that is readable when more is durable."""
+        """Return the file that becomes readable when more items are durable."""
         return self._wake_fd
 
     def at(self, name: str, partition: int) -> LiveLog | None:
@@ -414,7 +414,7 @@ class LiveLogs:
             log.flush()
 
     def call_stored(self) -> None:
-        """Take note of what is durable by now."""
+        """Handle the items that have become durable."""
         os.eventfd_read(self._wake_fd)
         self.flush()
 
@@ -423,7 +423,7 @@ class LiveLogs:
             log.tick(now, self._is_there)
 
     def close(self) -> None:
-        """Have all of it in the files: the process ends in order."""
+        """Write and close all files, as the process ends in order."""
         for log in self._logs.values():
             log.close()
 
@@ -434,20 +434,20 @@ class LiveLogs:
         return state is not None and name != view and any(path.exists() for path in paths)
 
     def hold(self, feed: str, snapshot: str) -> None:
-        """Keep what a snapshot of a feed needs."""
+        """Keep the items of its logs that a snapshot of a feed needs."""
         for (name, _), log in self._logs.items():
             if name in self._config.feed(feed).logs:
                 log.hold(feed, snapshot)
 
     def described(self, now: float) -> list[dict[str, object]]:
-        """Return how each partition of each log stands."""
+        """Return the status of each partition of each log."""
         return [
             {"log": name, "partition": partition, **log.described(now)}
             for (name, partition), log in self._logs.items()
         ]
 
     def trim(self, name: str, idle_s: float, now: float) -> int:
-        """End sequences of a log without news for so long, a bounded number; return how many."""
+        """End some of the sequences of a log that are silent for so long; return their number."""
         ended = 0
         for (log, _), one in self._logs.items():
             if log == name:
@@ -456,13 +456,13 @@ class LiveLogs:
         return ended
 
     def status(self, feed: str, partition: int) -> dict[str, int]:
-        """Return what people are shown of the logs that a partition of a feed reads."""
+        """Return the status of the logs that a partition of a feed reads."""
         logs = (self.at(name, partition) for name in self._config.feed(feed).logs)
         return added(log.status(feed) for log in logs if log is not None)
 
 
 def _check_same(file: Path, content: Mapping[str, object]) -> None:
-    """Write what a log is made for; ServerError where it was made for something else."""
+    """Store the partitions and columns of a log; ServerError where the stored ones differ."""
     known = read_json(file, dict, "")
     if known is None:
         write_durably(file, json.dumps(content))

@@ -94,7 +94,7 @@ class Outbox:
         self._gathered_bytes = 0
 
     def send(self, identity: bytes, message: object) -> bool:
-        """Send a message to a connection; return False where that is gone."""
+        """Send a message to a connection; return False if that is gone."""
         return self._send_header(identity, FROM_SERVER.encode(message))
 
     def _send_header(self, identity: bytes, header: bytes) -> bool:
@@ -103,12 +103,12 @@ class Outbox:
         return self.socket.send(identity, header)
 
     def send_to(self, session: Session, message: object) -> None:
-        """Send a message to a trainer, after all that waits for it."""
+        """Send a message to a trainer, after its queued batches and answers."""
         session.line.append(message)
         self.lines[session] = None
 
     def answer_request(self, message: Answered) -> None:
-        """Answer a request of a trainer, if it is still there."""
+        """Answer a request of a trainer, if its session still exists."""
         session = self.sessions.get(message.session)
         if session is not None and session.present:
             self.send_to(session, message)
@@ -135,19 +135,19 @@ class Outbox:
         self.lines[session] = None
 
     def gathers(self) -> bool:
-        """Return whether the batches that wait to be sent can wait for one more."""
+        """Return whether the queued batches can wait for another one."""
         now = time.monotonic()
         if not self.lines:
             self._gather_until, self._gathered_bytes = now + _GATHER_S, 0
         return now < self._gather_until and self._gathered_bytes < _GATHER_BYTES
 
     def _map_again(self, session: Session, token: int) -> None:
-        """Note that a batch is sent again, which a trainer may read in memory."""
+        """Note that a batch is sent again that its trainer may still map."""
         self.blocks.unpin(session.mapped.pop(token))
         session.again.add(token)
 
     def unmap(self, session: Session, token: int) -> None:
-        """Note that a trainer does not read a batch any more."""
+        """Note that a trainer does not map a batch any more."""
         if (batch := session.mapped.pop(token, None)) is not None:
             session.again.discard(token)
             self.blocks.unpin(batch)
@@ -159,7 +159,7 @@ class Outbox:
         stale: Sequence[int] = (),
         faults: Sequence[tuple[int, str, str]] = (),
     ) -> None:
-        """Gather the answers to commits, which leave with the next batch."""
+        """Queue answers to commits; they are sent with the next batch."""
         if not session.present:
             return
         session.tally.answered(committed, stale, faults)
@@ -183,7 +183,7 @@ class Outbox:
             self._send_within(session, 0.0)
 
     def flush(self) -> None:
-        """Send what waits, several batches to a message, and answers that are due."""
+        """Send the queued batches, several in a message, and the due answers."""
         for session in list(self.lines) if self.lines else ():
             if not session.present:
                 self.forget(session)
@@ -291,7 +291,7 @@ class Outbox:
             self._send(session, Give(session.number, (), *self._take_answers(session)))
 
     def forget(self, session: Session) -> None:
-        """Drop the messages to a trainer that is gone, or greets again."""
+        """Drop the queued messages of a trainer that is gone or greets again."""
         for message in session.line:
             if type(message) is tuple:
                 self.blocks.unpin(message[2])
@@ -304,14 +304,14 @@ class Outbox:
     # News of a feed
 
     def finish(self, feed: ServedFeed) -> None:
-        """Tell the trainers of a feed, once each, that it is done."""
+        """Send each trainer of a feed its end, once."""
         for session in feed.present.values():
             if session.welcome and not session.knows_end:
                 session.knows_end = True
                 self.send_to(session, Ended(session.number))
 
     def let_go(self, session: Session) -> None:
-        """Have a trainer return what waits to be used: nothing more is handed out."""
+        """Have a trainer return its unused batches, since no more are handed out."""
         self.send_to(session, LetGo(session.number))
 
     def snapshotted(self, answer: Answered) -> None:
@@ -322,12 +322,12 @@ class Outbox:
             self.answer_request(answer)
 
     def end(self, feed: ServedFeed, code: str, text: str) -> None:
-        """Tell all trainers of a feed that it stops, and why."""
+        """Send all trainers of a feed the reason why it stops."""
         for session in feed.present.values():
             self.send_to(session, Ended(session.number, code, text[:8000]))
 
     def stop(self, session: Session, returns: bool) -> None:
-        """Tell a trainer that the server stops, and whether another will go on with the feed.
+        """Send a trainer the stop of the server, and whether another one will continue the feed.
 
         A trainer of a feed that is over gets its end again.
         """

@@ -185,7 +185,7 @@ class Owner:
             self._switchboard.act()
 
     def _make(self, part: Part, work: Work) -> None:
-        """Make what is wanted next; go on while the batches can wait for others.
+        """Make the next wanted batch, and more while the batches can wait for others.
 
         A step that reads nothing is short, so the porter need not have the lock meanwhile.
         """
@@ -254,7 +254,7 @@ class Owner:
         return self._partitions.rest(rest, max(0.0, min(at_most_s, due_at - time.monotonic())))
 
     def _receive(self, ready: Collection[int]) -> None:
-        """Handle messages and orders; the caller carries out what the desks say."""
+        """Handle messages and orders; the caller then makes what the desks want."""
         switchboard, (channels, pipe) = self._switchboard, self._numbers
         socket, near = self._socket, channels in ready
         if near or self._channels.unread:
@@ -292,7 +292,7 @@ class Owner:
             self._working_since = 0.0
 
     def _catch_up(self) -> None:
-        """Do what was deferred in a step; the desk did before, such as commits, what it kept."""
+        """Make the calls deferred in a step, after those that the desk had deferred itself."""
         deferred, self._switchboard.deferred = self._switchboard.deferred, None
         for action, arguments in deferred or ():
             action(*arguments)
@@ -335,7 +335,7 @@ class Owner:
                 return
 
     def abandon_step(self) -> None:
-        """End the process amid a step, which may never end."""
+        """End the process during a step that may never return."""
         self.close()
         os._exit(0)
 

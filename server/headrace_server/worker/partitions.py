@@ -64,7 +64,7 @@ _REPORT_S, _PART = 0.25, 100
 
 
 def _queued_s() -> float:
-    """Return how long the loop could run and had no core, in its life; 0 where that is unknown."""
+    """Return the time that the loop was runnable without a core; 0 where that is unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     return 0.0
@@ -89,7 +89,7 @@ class Step(OwnProcess):
 
 
 class _Share:
-    """The part that a feed has in the work of a worker."""
+    """The share of a feed in the time of its worker."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0
@@ -146,7 +146,7 @@ class Partitions:
         return None
 
     def tick(self, now: float) -> None:
-        """Look after what needs no look at each step.  Beats show that the worker goes on."""
+        """Run the housekeeping that is not needed at each step, and send a heartbeat."""
         self._now = now
         self._diary.beat()
         if now >= self._report_at:
@@ -157,7 +157,7 @@ class Partitions:
             self._report_lacks(now)
 
     def hand_out(self) -> None:
-        """Hand out what is there while a partition works."""
+        """Hand out ready batches while a partition works."""
         if self._at_work is not None and self._at_work.serves:
             self._at_work.desk.next_work()
 
@@ -230,7 +230,7 @@ class Partitions:
     def made(
         self, part: Part, work: Work, made: list[Batch] | Outlook | None, now: float, took_s: float
     ) -> None:
-        """Give the desk what a partition has made."""
+        """Hand the result of a step to the desk."""
         self._at_work = self.stores.busy = None
         feed = part.feed
         if made is None or feed.failure is not None:
@@ -282,7 +282,7 @@ class Partitions:
         self._note_wait(part, text, now)
 
     def _note_wait(self, part: Part, text: str, now: float) -> None:
-        """Note what a partition lacks; people are told once it has made nothing for a second."""
+        """Note what a partition waits for; it is reported after a second without a batch."""
         part.made_at = part.made_at or now
         self._lacks[part] = text[:1000]
 
@@ -411,7 +411,7 @@ class Partitions:
     # Calls between steps
 
     def open(self, part: Part) -> None:
-        """Open a partition as the last process left it."""
+        """Open a partition in the state that the last process has stored."""
         feed, number = part.feed, part.number
         try:
             self._diary.begin(feed.name, number, opening=True)
@@ -441,7 +441,7 @@ class Partitions:
                         self.fail(part, error)
 
     def _needs(self, feed: FeedConfig, number: int) -> tuple[int, Mapping[int, int]]:
-        """Return what a feed needs of a partition of its log, as its journal says."""
+        """Return the needs of a feed at a partition of its log, from its journal."""
         part = self.feeds[feed.name].partitions[number]
         try:
             part.saved = self.stores.open(part)
@@ -500,7 +500,7 @@ class Partitions:
         self._shares[feed.name].most = self._bounds(feed)
 
     def steer(self, part: Part, what: Proposal) -> Order | None:
-        """Order a partition to make other batches; see ``Desk.steer``."""
+        """Give a partition an order; see ``Desk.steer``."""
         with Step(self._diary, part):
             order: Order | None = part.feed.desk.steer(part.number, what)
         return order

@@ -79,7 +79,7 @@ class Producers:
     def greet(
         self, identity: bytes, hello: wire.Produce, key: str, came_by: int, now: float
     ) -> None:
-        """Have the ledger judge a greeting; a HeadraceError is the answer to it."""
+        """Let the ledger judge a greeting; a HeadraceError is sent as the answer."""
         check_version(hello)
         if self._socket.name_of(key, PRODUCERS) is None:
             raise NotAllowed(
@@ -108,7 +108,7 @@ class Producers:
     def append(
         self, identity: bytes, append: wire.Append, frames: Sequence[Frame], now: float
     ) -> None:
-        """Have the ledger take items."""
+        """Append items to the ledger."""
         peer = self._at.get((identity, append.partition))
         if peer is None:
             self._send_to(identity, Unknown(0))
@@ -124,7 +124,7 @@ class Producers:
                 ledger.close(now)
 
     def leave(self, identity: bytes) -> bool:
-        """Let a producer leave in order; return whether there was one."""
+        """End the session of a producer that leaves; return whether there was one."""
         peers = [peer for (of, _), peer in self._at.items() if of == identity]
         for peer in peers:
             with peer.log.changing() as ledger:

@@ -295,7 +295,7 @@ class Reception:
         self.outbox.send(identity, Unknown(0))
 
     def _on_channel(self, identity: bytes, attach: Attach) -> None:
-        """Reach a trainer of this host by its new channel from now on."""
+        """Send to a trainer of this host by its new channel from now on."""
         session = self._sessions.come_by_channel(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
             self._channels.drop(identity)
@@ -502,14 +502,14 @@ class Reception:
         self.welcome(session, dict.fromkeys(session.feed.partitions, (0, 0)))
 
     def refuse(self, session: Session, code: str, text: str) -> None:
-        """Send a trainer away that does not fit the others, or whose place another one has."""
+        """Refuse a trainer that does not fit the others, or whose rank another one has."""
         logger.info("%s of %r is refused: %s", session.who, session.feed.name, shown(text))
         self.outbox.send(session.identity, Refused(code, text))
         self.forget(session)
 
     @staticmethod
     def _used(session: Session, hello: Hello) -> tuple[bool, int]:
-        """Return whether a feed is finished, and its batches, where a new trainer has to know."""
+        """Return whether a feed is finished and the number of its batches, for a new trainer."""
         feed = session.feed
         if feed.failure is not None or hello.known:
             return False, 0
@@ -570,7 +570,7 @@ class Reception:
         self._bury()
 
     def _bury(self) -> None:
-        """End the sessions of local trainers that have died, which their locks show."""
+        """End the sessions of local trainers whose file lock shows that they have died."""
         for session in self._sessions.dead():
             if session.present:
                 # A trainer has a session with each owner: the log names it once.
@@ -596,7 +596,7 @@ class Reception:
         return {"refused": refused, "present": dict(present)}
 
     def close(self) -> None:
-        """Tell all trainers that the server stops.
+        """Send all trainers the stop of the server.
 
         The next server on the state directory goes on, so trainers wait for it.  Those in the
         program that stops the server do not, since only that program would start another.

@@ -261,7 +261,7 @@ class ServedFeed:
             )
 
     def fault_of_states(self, batch: Batch, payload: Payload | None) -> str:
-        """Return why these can not be the states of a batch; "" if they can."""
+        """Return why these states do not fit a batch; "" if they do."""
         if payload is None:
             if self.stateful and not self.states_stay:
                 return "a batch of segments is committed by its states: save them"
@@ -290,7 +290,7 @@ class ServedFeed:
         return ("state", fault) if fault else ("", "")
 
     def resized(self, sizes: Sequence[int]) -> None:
-        """Note that batches have other sizes than the schema says."""
+        """Note that the sizes of batches differ from the schema."""
         self.properties["resized"] = True
         if self.segmented:
             self.properties["batch_size"] = sizes[0]
@@ -303,7 +303,7 @@ class ServedFeed:
         return {"ready": standing["ready"], "in_flight": standing["leased"] + standing["saving"]}
 
     def stored(self, partition: int) -> Callable[[], None]:
-        """Return the call to make once all is stored that the desk has logged of a partition."""
+        """Return the call that reports to the desk the entries of a partition stored by then."""
         logged = self.desk.logged(partition)
 
         def call() -> None:
@@ -336,7 +336,7 @@ class ServedFeed:
         self._away.pop(trainer, None)
 
     def is_heard(self, now: float) -> bool:
-        """Return whether the end of the feed, which is here, has reached its trainers.
+        """Return whether all trainers have acknowledged the end of the feed.
 
         It waits for trainers that are present and have not acknowledged the end, and for
         those whose connection is lost, but no longer than a lease lasts.  Where the feed had ended
@@ -368,7 +368,7 @@ class ServedFeed:
         return True
 
     def on_read(self, part: Part) -> None:
-        """Count the rows that a partition has dropped; fail where too many are bad."""
+        """Count the dropped rows of a partition; fail the feed if too many are bad."""
         part.status["dropped"] = part.run.dropped()
         if self._policy.max_bad_examples is None:
             return

@@ -138,7 +138,7 @@ class Switchboard:
         }
 
     def begin(self, begun: Message) -> None:
-        """Begin in the state that the supervisor gives.
+        """Restore the state of the feeds that the supervisor keeps.
 
         "paused", "failed" (code and text of a failure, by feed) and "all_opened" (as in the order
         of that name, if it was given before).
@@ -183,18 +183,18 @@ class Switchboard:
         return known if complete else {**known, _ANYBODY: (0, -1, 0)}
 
     def do(self, action: Callable[..., object], *arguments: object) -> None:
-        """Call the partitions, after their current step."""
+        """Call the partitions, after the current step if there is one."""
         if self.deferred is None:
             action(*arguments)
         else:
             self.deferred.append((action, arguments))
 
     def wake(self) -> None:
-        """Have ``act`` look at feeds: one may have ended."""
+        """Have ``act`` examine the feeds, since one may have ended."""
         self.waits = True
 
     def _wake_reader(self, name: str, partition: int) -> None:
-        """Have a partition try again that waits for its log, after its current step."""
+        """Retry a partition that waits for its log, after the current step."""
         feed = self.feeds[name]
 
         def wake() -> None:
@@ -259,7 +259,7 @@ class Switchboard:
         self.feeds[feed].resuming.refuse(snapshot, code, text)
 
     def _all_opened(self, used: list[list[object]], touched: list[list[object]]) -> None:
-        """Note the other owners' reports on the feeds, now that all owners have opened theirs."""
+        """Note the reports of the other owners; all owners have opened their feeds."""
         for feed in self.feeds.values():
             named: list[object] = [feed.name, feed.resuming.generation]
             feed.resuming.all_opened(named in used, named in touched)
@@ -336,7 +336,7 @@ class Switchboard:
             self._stores.then(part, answer)
 
     def _snapshot(self, session: Session, message: Snapshot, frames: object) -> None:
-        """Have the supervisor copy all stores; a trainer that asks again is answered again."""
+        """Ask the supervisor for a snapshot; a repeated request gets the same answer again."""
         feed, request = session.feed, message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
@@ -468,7 +468,7 @@ class Switchboard:
     # Desks
 
     def act(self) -> None:
-        """Make calls that wait, and act on the ends of feeds."""
+        """Make the deferred calls, and handle feeds that have ended."""
         self.waits = bool(self._pausing) or not self._reported_open
         for feed in self.feeds.values():
             if self._calls and feed.opened:
@@ -482,7 +482,7 @@ class Switchboard:
             self.outbox.retire(self.partitions.removed.pop())
 
     def _act_on_end(self, feed: ServedFeed) -> None:
-        """Report the end of a feed, once: a failure at once, else when all trainers know of it."""
+        """Report the end of a feed once: a failure at once, else after all trainers know it."""
         if feed.failure is None:
             self.outbox.finish(feed)
         if feed.name in self._reported_over:
