@@ -8,7 +8,8 @@
        ├── batch end ─► batch k is committed
        └── checkpoint ► state_dict: the position after batch k
 
-Lightning fetches one batch ahead where it knows no length, to see which batch is the last one.
+Lightning takes the batch whose number is the length for the last one of a pass.  A pass that goes
+on after a restart, or is shared, is shorter: the callback looks whether a batch follows.
 """
 
 from __future__ import annotations
@@ -94,11 +95,7 @@ _TICKET = object()
 
 
 class _Loader:
-    """The iterable of one stage.
-
-    It has no length, though the feed may: a pass that goes on after a restart, or is shared, is
-    shorter, and Lightning would skip its validation.
-    """
+    """The iterable of one stage.  It yields tickets."""
 
     def __init__(self, name: str, dataset: FeedDataset) -> None:
         if not isinstance(dataset, FeedDataset):
@@ -119,14 +116,11 @@ class _Loader:
         self.count, self._ended = 0, self._skips
         if not self._next:
             self._batches = iter(self.dataset)
-        if self.dataset.feed.states:
-            return iter(self._ticket, None)
-        return self._counted()
+        return iter(self._ticket, None)
 
-    def _counted(self) -> Iterator[Any]:
-        for batch in self._batches:
-            self.count += 1
-            yield batch
+    def __len__(self) -> int:
+        """Return the number of batches of a whole pass.  TypeError where nobody knows it."""
+        return len(self.dataset)
 
     def _ticket(self) -> Any:
         return None if self._ended else _TICKET
@@ -194,8 +188,7 @@ class _Steps(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *step: Any) -> None:
         loader = self.loaders["train"]
-        if loader.dataset.feed.states:
-            self._find_end(trainer)
+        self._find_end(trainer)
         loader.finish()
         step = trainer.global_step
         if trainer.loggers and step % trainer.log_every_n_steps == 0:
@@ -204,9 +197,22 @@ class _Steps(Callback):  # type: ignore[misc]
                 logger.log_metrics(numbers, step)
 
     def _find_end(self, trainer: Any) -> None:
-        """Tell Lightning of the last batch before it looks whether to validate."""
+        """Tell Lightning of the last batch before it looks whether to validate.
+
+        By default it validates after as many batches as the length; a pass may end before.
+        """
         if self.loaders["train"].ended():
             trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
+            if self._validates_at_end(trainer):
+                trainer.val_check_batch = trainer.fit_loop.epoch_loop.batch_idx + 1
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._validates_at_end(trainer):
+            trainer.val_check_batch = trainer.num_training_batches
+
+    @staticmethod
+    def _validates_at_end(trainer: Any) -> bool:
+        return trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch is not None
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if not self.loaders["train"].count:

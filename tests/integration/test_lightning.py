@@ -107,6 +107,32 @@ def test_a_pass_over_plain_feeds_is_exact_and_ends_with_a_validation(lightning, 
     assert server.stats()["plain"]["batches"] == 6 and server.stats()["val"]["batches"] == 4
 
 
+def test_schedules_know_the_length_and_a_shorter_pass_is_validated_too(lightning, server, tmp_path):
+    import torch
+
+    from headrace.lightning import FeedDataModule
+
+    module = module_of(lightning)
+    lengths = []
+
+    def configure_optimizers() -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), 0.01)
+        lengths.append(module.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=lengths[0])
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    module.configure_optimizers = configure_optimizers
+    with connect(server, feed="plain") as feed:  # another trainer had two batches of the pass
+        for _ in range(2):
+            next(feed).commit()
+    trainer = trainer_of(lightning, tmp_path, num_sanity_val_steps=0, max_epochs=2)
+    data = FeedDataModule(dataset_of(server, "plain"), val=dataset_of(server, "val"))
+    with pytest.warns(UserWarning, match="has no batch"):
+        trainer.fit(module, datamodule=data)
+    assert lengths == [2 * 6] and trainer.num_training_batches == 6
+    assert module.seen == ROWS[2:] and module.validated == ROWS[:4]
+
+
 def test_a_pass_over_segments_waits_for_no_state_that_its_own_loop_holds(
     lightning, server, tmp_path
 ):

@@ -28,7 +28,7 @@ from headrace_server.logs.words import Answer, Denied, Item
 
 #: Bytes of a step in each of its columns.
 WIDTHS = (8, 4)
-_GIVEN_UP_S = 1500.0
+_GIVEN_UP_S = 3000.0
 
 
 class Broken(AssertionError):
