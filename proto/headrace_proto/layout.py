@@ -43,7 +43,7 @@ _POINTER = 8
 
 
 @record
-class Slot:
+class ColumnPlace:
     """One array in a block."""
 
     dtype: str
@@ -52,7 +52,7 @@ class Slot:
     nbytes: int
 
 
-def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Slot], int]:
+def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[ColumnPlace], int]:
     """Return slots for arrays of ``(dtype, shape, bytes of string data)`` and the block's size."""
     slots = []
     offset = 0
@@ -62,12 +62,12 @@ def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Sl
             nbytes = 8 * (count + 1) + string_bytes
         else:
             nbytes = count * numpy_dtype(dtype).itemsize
-        slots.append(Slot(dtype, shape, offset, nbytes))
+        slots.append(ColumnPlace(dtype, shape, offset, nbytes))
         offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
     return slots, offset
 
 
-def check_slot(slot: Slot, block_bytes: int) -> None:
+def check_place(slot: ColumnPlace, block_bytes: int) -> None:
     """Raise ProtocolError unless the slot lies in its block and its size fits its dtype and shape.
 
     After this check no offset or size of the peer can make ``array_at`` or ``strings_at`` fail.
@@ -112,10 +112,10 @@ class KnownSlots:
         #: As batches may have them: a trainer can change the number of rows for all of them.
         self._fields = list(rows_open(schema).items())
         self._per_row, self._most_rows = per_row, most_rows
-        self._known: dict[tuple[int, int, int], tuple[Any, dict[str, Slot]]] = {}
-        self._last: dict[str, Slot] = {}  # those of the batch before
+        self._known: dict[tuple[int, int, int], tuple[Any, dict[str, ColumnPlace]]] = {}
+        self._last: dict[str, ColumnPlace] = {}  # those of the batch before
 
-    def of(self, given: Given) -> dict[str, Slot]:
+    def of(self, given: Given) -> dict[str, ColumnPlace]:
         """Return where each column lies; ProtocolError where the batch does not fit the schema."""
         columns, rows, nbytes = given.columns, given.rows, given.nbytes
         known = self._known.get(key := (id(columns), rows, nbytes))
@@ -129,7 +129,7 @@ class KnownSlots:
             raise ProtocolError(f"a batch has {rows} rows; its feed has {self._most_rows}")
         slots = {}
         for (name, field), (offset, size, dims) in zip(self._fields, columns, strict=True):
-            slot = slots[name] = Slot(field.dtype, tuple(dims), offset, size)
+            slot = slots[name] = ColumnPlace(field.dtype, tuple(dims), offset, size)
             last = self._last.get(name)
             alike = last is not None and last.shape == slot.shape and last.nbytes == size
             if not alike or offset % ALIGNMENT or offset + size > nbytes:
@@ -143,23 +143,23 @@ class KnownSlots:
         return slots
 
 
-def _check(name: str, field: Field, slot: Slot, block_bytes: int) -> None:
+def _check(name: str, field: Field, slot: ColumnPlace, block_bytes: int) -> None:
     fault = "" if field.admits(slot.shape) else f"its shape {[*slot.shape]} is not one of {field}"
     try:
-        check_slot(slot, block_bytes)
+        check_place(slot, block_bytes)
     except ProtocolError as error:
         fault = str(error)
     if fault:
         raise ProtocolError(f"column {name!r} of a batch is described wrongly: {fault}")
 
 
-def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
+def array_at(block: np.ndarray, slot: ColumnPlace) -> np.ndarray:
     """Return the numeric array of a slot as a view of its block (uint8)."""
     dtype = NUMPY_OF.get(slot.dtype) or numpy_dtype(slot.dtype)
     return np.ndarray(slot.shape, dtype, block, slot.offset)
 
 
-def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
+def strings_at(block: np.ndarray, slot: ColumnPlace) -> np.ndarray:
     """Return the byte strings of a slot as an object array.  ProtocolError for false offsets."""
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)

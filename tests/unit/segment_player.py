@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
-from headrace_proto.layout import arrange, array_at, check_slot, strings_at
+from headrace_proto.layout import arrange, array_at, check_place, strings_at
 from headrace_server.leasing.words import ANYONE, Batch, Outlook, Slot
 from headrace_server.making.segment_block import packed_strings
 from headrace_server.making.slab import Slab
@@ -115,7 +115,7 @@ class Player(Place):
         out = {}
         ends = 0
         for slot, (name, field) in zip(made.body.slots, self.feed.schema.items(), strict=True):
-            check_slot(slot, made.nbytes)
+            check_place(slot, made.nbytes)
             assert slot.dtype == field.dtype and field.admits(slot.shape), name
             ends += -(-slot.nbytes // 64) * 64
             out[name] = (strings_at if slot.dtype == BYTES else array_at)(memory, slot).copy()

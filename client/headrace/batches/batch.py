@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import FeedClosed, ProtocolError, near
-from headrace_proto.layout import Slot, strings_at
+from headrace_proto.layout import ColumnPlace, strings_at
 from headrace_proto.messages import Given
 from headrace_proto.schema import FACTS, OFFSETS, RESERVED, Field
 
@@ -33,7 +33,7 @@ class BatchInHand:
     def __init__(
         self,
         given: Given,
-        slots: Mapping[str, Slot],
+        slots: Mapping[str, ColumnPlace],
         block: np.ndarray,
         framework: Framework,
         feed: weakref.ref[Any] | None = None,

@@ -31,7 +31,7 @@ import numpy as np
 from headrace_proto import limits
 from headrace_proto.dtypes import BYTES, NUMPY_OF, numpy_dtype
 from headrace_proto.errors import LimitExceeded, kind_of, near
-from headrace_proto.layout import Slot, arrange, array_at
+from headrace_proto.layout import ColumnPlace, arrange, array_at
 from headrace_proto.segment_layout import State
 from headrace_proto.state_buffers import PROOF_BYTES, mapped
 
@@ -130,7 +130,7 @@ def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
     return cast
 
 
-_Plan = tuple[dict[str, Slot], list[list[Any]], int]
+_Plan = tuple[dict[str, ColumnPlace], list[list[Any]], int]
 
 
 class StateBuffer:
@@ -317,7 +317,7 @@ class Upload:
         return self._maker.block(self._rows, values)
 
 
-def _put_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:
+def _put_strings(block: np.ndarray, slot: ColumnPlace, strings: list[bytes]) -> None:
     ends = np.ndarray((len(strings) + 1,), np.int64, block, slot.offset)
     ends[0] = 0
     np.cumsum([len(value) for value in strings], out=ends[1:])

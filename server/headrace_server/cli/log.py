@@ -15,7 +15,7 @@ from collections import defaultdict
 from headrace_proto.errors import UnknownFeed, near, one_line
 
 from ..process.option import Option
-from ..watch.statuses import LogStatus, Part, added
+from ..watch.statuses import LogStatus, StatusPart, added
 from .asking import RESTART_S
 from .frame import with_options
 from .options import JSON
@@ -87,7 +87,7 @@ def log(options: Namespace) -> int | None:
 
 def _lines(logs: list[LogStatus], brief: bool) -> list[str]:
     """Return the table of logs (``brief``), or of the partitions of one, and what rests there."""
-    parts: defaultdict[tuple[str, str], list[Part]] = defaultdict(list)
+    parts: defaultdict[tuple[str, str], list[StatusPart]] = defaultdict(list)
     resting = list[list[str]]()
     for log in logs:
         place = log["log"] if brief else str(log["partition"])

@@ -55,7 +55,7 @@ _MOST_PARTS = 1024  # maximum number of buffers of one write: IOV_MAX
 
 Data = mmap.mmap | bytes
 #: A buffer of bytes, of which a record is written.
-Part = bytes | memoryview | np.ndarray
+Buffer = bytes | memoryview | np.ndarray
 
 
 class NoRoom(Exception):
@@ -111,7 +111,7 @@ class JournalFile:
             file.close()
             raise
 
-    def write(self, parts: Sequence[Part]) -> int:
+    def write(self, parts: Sequence[Buffer]) -> int:
         """Write a record; return the place of its payload.  NoRoom where it does not fit.
 
         With ``durable`` it is on the disk.  After an OSError the caller may write it again.
@@ -327,7 +327,7 @@ def _has_later(data: Data, end: int, number: int) -> bool:
     return at >= 0
 
 
-def _write_all(fd: int, place: int, parts: list[Part]) -> None:
+def _write_all(fd: int, place: int, parts: list[Buffer]) -> None:
     left = sum(map(len, parts))
     while left:
         written = os.pwritev(fd, parts[:_MOST_PARTS], place)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..files.journal_file import Part
+from ..files.journal_file import Buffer
 from ..shaping.stored_state import Change, Column, Examples, Saved
 
 #: Bytes of the head of a change, and of its columns of states.
@@ -36,10 +36,10 @@ Data = bytes | memoryview
 Read = Callable[[int, int], Data]
 
 
-def encoded(change: Change) -> list[Part]:
+def encoded(change: Change) -> list[Buffer]:
     """Return a change as buffers, to be written one after the other."""
     put = change.put
-    columns = list[Part]()
+    columns = list[Buffer]()
     widths = list[int | list[int]]()  # of a column of unequal states the length of each
     for column in put.states:
         if isinstance(column, list):

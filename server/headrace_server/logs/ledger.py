@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 import msgpack
 import numpy as np
 
-from ..files.journal_file import HEAD, START, Part, record_bytes
+from ..files.journal_file import HEAD, START, Buffer, record_bytes
 from .records import GROUP, NEVER, RECORD, Close, Copy, Entry, Kind, Record, entries
 from .sequences import Sequences
 from .words import RECALLED, Answer, Denied, Extent, Item, Standing
@@ -104,7 +104,7 @@ class Group:
     before: int  # the last position before it
     count: int = 0
     nbytes: int = GROUP.size
-    parts: list[Part | Copy] = field(default_factory=lambda: [b""])
+    parts: list[Buffer | Copy] = field(default_factory=lambda: [b""])
     #: By connection: producer, number of its last item, and the cost of all.
     items: dict[int, tuple[_Producer, int, int]] = field(default_factory=dict)
     joined: list[int] = field(default_factory=list)  # connections
@@ -360,7 +360,7 @@ class Ledger:
 
     # Records
 
-    def _write(self, record: Record, *data: Part | Copy) -> int:
+    def _write(self, record: Record, *data: Buffer | Copy) -> int:
         """Append a record and apply it; return the place of its data."""
         nbytes = 0
         for part in data:

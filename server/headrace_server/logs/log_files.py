@@ -29,7 +29,7 @@ from pathlib import Path
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import FULL, room
-from ..files.journal_file import JournalFile, Part
+from ..files.journal_file import Buffer, JournalFile
 from .ledger import Group
 from .records import Copy
 
@@ -158,7 +158,7 @@ class LogFiles:
     def _is_ready(self, number: int) -> bool:
         return number == self._number or (self._next is not None and self._next.done())
 
-    def _append(self, number: int, place: int, parts: list[Part]) -> None:
+    def _append(self, number: int, place: int, parts: list[Buffer]) -> None:
         if number != self._number:
             self._roll(number)
         assert self._file is not None
@@ -184,7 +184,7 @@ class LogFiles:
         file.sync_name()
         return file, file.views()
 
-    def _write(self, number: int, place: int, parts: list[Part]) -> None:
+    def _write(self, number: int, place: int, parts: list[Buffer]) -> None:
         """Write a group, in the thread."""
         while self._failure is None:
             last = self._closing.is_set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..files.journal_file import Part
+from ..files.journal_file import Buffer
 from .records import RECORD, Close
 
 #: Bits of a sequence's state beside its close: a feed that lags has brought it back; there is none.
@@ -21,8 +21,8 @@ class Item(NamedTuple):
     steps: int = 0
     close: int = Close.GOING
     version: int = 0
-    context: Part = b""
-    data: Part = b""  # the columns of the steps, one after the other
+    context: Buffer = b""
+    data: Buffer = b""  # the columns of the steps, one after the other
 
     @property
     def cost(self) -> int:

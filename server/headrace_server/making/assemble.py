@@ -18,7 +18,14 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.errors import DataError
-from headrace_proto.layout import MOST_EVEN, Slot, arrange, array_at, copy_bytes, even_offsets
+from headrace_proto.layout import (
+    MOST_EVEN,
+    ColumnPlace,
+    arrange,
+    array_at,
+    copy_bytes,
+    even_offsets,
+)
 from headrace_proto.schema import OFFSETS, Field
 
 from ..reading.chunk import Chunk
@@ -94,7 +101,7 @@ class Assembly:
             self._written.append(columns)
             specs.append((field.dtype, shape, text))
         specs += [(name_of(added.dtype), added.shape, 0) for added in self._added]
-        self.slots: list[Slot]
+        self.slots: list[ColumnPlace]
         self.slots, self.nbytes = arranged(tuple(specs))
 
     def _shape(self, name: str, field: Field, columns: Pieces) -> tuple[int, ...]:
@@ -150,7 +157,7 @@ class Assembly:
                 column.take(rows, 0, out[at : at + n], "clip")
             at += n
 
-    def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+    def _fill_ragged(self, block: np.ndarray, slot: ColumnPlace, columns: list[Ragged]) -> None:
         varying = columns[0].extents.shape[1]
         if varying > 1:
             _fill_nested(array_at(block, slot), columns)
@@ -220,7 +227,7 @@ def spread(strings: Strings, inside: np.ndarray, blank: bytes) -> Strings:
     return Strings(strings.data, starts + lengths * ~inside, lengths * inside)
 
 
-def fill_strings(block: np.ndarray, slot: Slot, columns: list[Strings]) -> None:
+def fill_strings(block: np.ndarray, slot: ColumnPlace, columns: list[Strings]) -> None:
     count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
     widths = {column.width for column in columns}
@@ -293,7 +300,7 @@ class RaggedAssembly(Assembly):
         columns[:] = map(_flat, columns)
         return (int(offsets[-1]), *inner)
 
-    def _fill_ragged(self, block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+    def _fill_ragged(self, block: np.ndarray, slot: ColumnPlace, columns: list[Ragged]) -> None:
         out, at = block.data, slot.offset
         for column in columns:
             raw, sizes = column.payload.data, column.lengths * column.item_bytes

@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.layout import ALIGNMENT, MOST_EVEN, arrange, array_at, even_offsets
-from headrace_proto.layout import Slot as ColumnPlace
+from headrace_proto.layout import ALIGNMENT, MOST_EVEN, ColumnPlace, arrange, array_at, even_offsets
 from headrace_proto.schema import Field
 from headrace_proto.segment_layout import PACKED
 

@@ -17,8 +17,7 @@ from headrace_proto.channel import Frame
 from headrace_proto.checks import Columns
 from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, NUMPY_OF, numpy_dtype
-from headrace_proto.layout import Slot as ColumnPlace
-from headrace_proto.layout import strings_at
+from headrace_proto.layout import ColumnPlace, strings_at
 
 from ..reading.columns import Strings
 from ..shaping.spans import Spans

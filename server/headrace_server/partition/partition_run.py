@@ -74,7 +74,7 @@ class Body:
     """The bytes of a batch: where they lie, how messages describe them, and who needs them."""
 
     block: Block
-    slots: Sequence[layout.Slot]
+    slots: Sequence[layout.ColumnPlace]
     # set later:
     columns: bytes = field(default=b"", init=False)  # the same as messages describe it
     segment: bytes = field(default=b"", init=False)  # its name in messages; b"" before

@@ -64,7 +64,7 @@ class Ended(NamedTuple):
     whole: bool = False  # whether the context has all columns, each with a length of its own
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """Steps of a sequence that lie in one record."""
 
     first: int
@@ -87,7 +87,7 @@ class GrowingFeed(Protocol):
         """Return the steps that a sequence had at a position, and whether it had ended, or was
         aborted; None where the log has it no more."""
 
-    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Part]]:
+    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         """Return key and context of a sequence, and the records with these steps."""
 
     def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:

@@ -82,7 +82,7 @@ class Metric:
 _NAMED = ("reason", "source")
 
 
-def _bounded(values: statuses.Part) -> dict[str, Any]:
+def _bounded(values: statuses.StatusPart) -> dict[str, Any]:
     """Return the first values, and the sum of those that are too many."""
     listed = list(values.items())
     return added([dict(listed[:MOST]), *({"other": value} for _, value in listed[MOST:])])

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from headrace_proto import __version__
 
 from ..process.config import FeedConfig, RunConfig
-from .statuses import DiskStatus, Part, PipelineStatus, SeenServer, joined
+from .statuses import DiskStatus, PipelineStatus, SeenServer, StatusPart, joined
 
 #: A start writes some small files, and the snapshot of a feed; with less room than this it fails.
 _LEAST_BYTES = 1024**2
 
 
-def overview(config: RunConfig, answers: Sequence[Part], **more: object) -> SeenServer:
+def overview(config: RunConfig, answers: Sequence[StatusPart], **more: object) -> SeenServer:
     """Return the status, as far as a supervisor knows it.
 
     ``answers`` are those of the locator and of all owners; ``more`` are further fields.

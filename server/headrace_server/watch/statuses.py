@@ -32,10 +32,10 @@ from typing import (
 from ..process.config import MOST_FOUND, MOST_TRAINERS
 
 #: Values by name: of a status or of counts.  The types below declare those of a whole status.
-Part = Mapping[str, Any]
+StatusPart = Mapping[str, Any]
 
 
-def added(counts: Iterable[Part]) -> dict[str, Any]:
+def added(counts: Iterable[StatusPart]) -> dict[str, Any]:
     """Add counts by name; lists are added element by element, and dicts like the whole.
 
     added([{"a": 1}, {"a": 2, "b": [3, 4]}])  ─►  {"a": 3, "b": [3, 4]}
@@ -97,7 +97,7 @@ def _buckets(values: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
     return dict(sorted(added(values).items(), key=lambda one: int(one[0])))
 
 
-def _classes(values: Sequence[Part]) -> dict[str, Any]:
+def _classes(values: Sequence[StatusPart]) -> dict[str, Any]:
     """Add counters by class; where targets changed, list the changes of each partition."""
     counts = added({k: v for k, v in some.items() if k != "changes"} for some in values)
     changes = [change for some in values for change in some.get("changes", ())]
@@ -126,8 +126,8 @@ def _distinct(values: Sequence[Sequence[Any]]) -> list[Any]:
 def _once(kind: type[object], id: str, by: str = "") -> _Rule:
     """Make the rule that lists each part of this kind, which has an id, once; ``by``: in order."""
 
-    def rule(values: Sequence[Sequence[Part]]) -> list[object]:
-        parts: dict[int | str, list[Part]] = {}
+    def rule(values: Sequence[Sequence[StatusPart]]) -> list[object]:
+        parts: dict[int | str, list[StatusPart]] = {}
         every = _all(values)
         for part in sorted(every, key=itemgetter(by)) if by else every:
             parts.setdefault(part[id], []).append(part)
@@ -359,7 +359,7 @@ def _rules(kind: type[object]) -> dict[str, _Rule]:
     return rules
 
 
-def joined(kind: type[S], parts: Sequence[Part]) -> S:
+def joined(kind: type[S], parts: Sequence[StatusPart]) -> S:
     """Return one status of the parts, each field by the rule in its type; parts may lack some."""
     rules = _rules(cast(Hashable, kind))
     whole = {

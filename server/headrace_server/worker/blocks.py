@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace_proto.layout import Slot
+from headrace_proto.layout import ColumnPlace
 from headrace_proto.messages import FROM_SERVER, Give, Given
 from headrace_proto.step_messages import pack_columns
 
@@ -34,7 +34,7 @@ class Blocks:
         self._slab = slab
         self._freed = freed
         #: Packed columns, by identity of slots.
-        self._known: dict[int, tuple[Sequence[Slot], bytes]] = {}
+        self._known: dict[int, tuple[Sequence[ColumnPlace], bytes]] = {}
 
     def placed(self, made: Made, batches: Iterable[Batch]) -> None:
         """Describe the bodies of new batches for messages, and count these in ``made``.
@@ -54,7 +54,7 @@ class Blocks:
             made.rows += batch.rows
             made.bytes += batch.nbytes
 
-    def _columns_of(self, slots: Sequence[Slot]) -> bytes:
+    def _columns_of(self, slots: Sequence[ColumnPlace]) -> bytes:
         """Return the columns as a message has them, and remember them."""
         columns: list[Any] = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
         if len(slots) > _MANY_COLUMNS:

@@ -44,7 +44,7 @@ from ..logs.records import Close, Kind
 from ..logs.words import Answer, Denied
 from ..pipeline.declaration import Plain, Source
 from ..process.config import MOST_FOUND, FeedConfig, RunConfig
-from ..reading.source import Ended, LogParts, Part
+from ..reading.source import Ended, LogParts, Piece
 from ..shaping.log_admission import Event
 from ..watch.statuses import added
 
@@ -329,12 +329,12 @@ class Growing:
             closed = q.closed_at <= seen
             return steps, closed and q.close == Close.END, closed and q.close == Close.ABORT
 
-    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Part]]:
+    def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         with self.of.lock:
-            log, s, found = self.of.log, self.of.ledger.sequences, list[Part]()
+            log, s, found = self.of.log, self.of.ledger.sequences, list[Piece]()
             for at in s.chain(s.row.get(of, -1)):
                 if first < s.upto[at] and s.first[at] < after:
-                    found.append(Part(s.first[at], log.data(at)))
+                    found.append(Piece(s.first[at], log.data(at)))
             return s.keys[s.row[of]], log.context(of), found
 
     def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:

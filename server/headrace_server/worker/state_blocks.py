@@ -11,7 +11,7 @@ import numpy as np
 from headrace_proto.checks import Columns
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import Slot, arrange, check_slot, strings_at
+from headrace_proto.layout import ColumnPlace, arrange, check_place, strings_at
 from headrace_proto.schema import Field
 
 #: Refuses the states of lanes that their trainer does not have any more.
@@ -44,7 +44,7 @@ class StateBlocks:
         try:
             for state, column in zip(self._states, columns, strict=True):
                 offset, size, shape = column
-                check_slot(Slot(state.dtype, tuple(shape), offset, size), nbytes)
+                check_place(ColumnPlace(state.dtype, tuple(shape), offset, size), nbytes)
                 if tuple(shape) != (rows, *state.shape):
                     return f"a state of shape {shape} came; it is {[rows, *state.shape]}"
         except (TypeError, ValueError, ProtocolError) as error:
@@ -66,7 +66,7 @@ class StateBlocks:
         try:
             for state, (offset, size, shape) in zip(self._states, columns, strict=True):
                 if state.dtype == BYTES:
-                    texts.append(strings_at(memory, Slot(BYTES, tuple(shape), offset, size)))
+                    texts.append(strings_at(memory, ColumnPlace(BYTES, tuple(shape), offset, size)))
         except ProtocolError as error:
             return f"a state is described wrongly: {error}"
         return self._fault_of_size(rows, columns, texts) if texts and rows else ""

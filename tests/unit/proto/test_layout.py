@@ -13,11 +13,11 @@ from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import (
     ALIGNMENT,
-    Slot,
+    ColumnPlace,
     aligned_bytes,
     arrange,
     array_at,
-    check_slot,
+    check_place,
     strings_at,
 )
 from headrace_server.making.segment_block import packed_strings
@@ -55,7 +55,7 @@ def test_arrays_written_to_a_block_are_read_from_it(arrays):
         assert slot.offset % ALIGNMENT == 0
         assert slot.offset >= end
         end = slot.offset + slot.nbytes
-        check_slot(slot, nbytes)
+        check_place(slot, nbytes)
         if dtype == BYTES:
             block[slot.offset : slot.offset + slot.nbytes].data[:] = packed_strings(value)
         else:
@@ -93,9 +93,9 @@ def test_slots_that_pass_the_check_can_be_read(dtype, shape, offset, nbytes, con
     fitting = prod(d for d in shape if type(d) is int) if dtype != BYTES else 128
     item = 1 if dtype == BYTES else numpy_dtype(dtype).itemsize
     for size in (nbytes, fitting * item):
-        slot = Slot(dtype, shape, offset, size)
+        slot = ColumnPlace(dtype, shape, offset, size)
         try:
-            check_slot(slot, BLOCK)
+            check_place(slot, BLOCK)
             block = aligned_bytes(BLOCK)
             block[:] = np.frombuffer(content, np.uint8)
             array = strings_at(block, slot) if dtype == BYTES else array_at(block, slot)

@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError, rewording
-from headrace_proto.layout import Slot, array_at
+from headrace_proto.layout import ColumnPlace, array_at
 from headrace_proto.schema import RESERVED, Field
 
 from ...pipeline.argument_checks import MASK, PaddingValues, Selector, check_padding
@@ -214,7 +214,7 @@ class _PackedRows(Assembly):
         for slot, packed in zip(self.slots[count + 2 :], self._masks, strict=True):
             array_at(block, slot)[:] = real if packed else self._there
 
-    def _fill_steps(self, block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+    def _fill_steps(self, block: np.ndarray, slot: ColumnPlace, columns: list[Column]) -> None:
         """Copy the pieces of a column to their places, and zeros behind the last of each row."""
         row_bytes = slot.nbytes // self.rows
         step_bytes = row_bytes // self._length
