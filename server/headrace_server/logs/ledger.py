@@ -329,6 +329,11 @@ class Ledger:
         """Whether producers get no further credit."""
         return self.backlog >= self.options.max_backlog and not self.starving
 
+    @property
+    def wanting(self) -> int:
+        """The number of producers that wait for a place to open a sequence."""
+        return len(self._waiting)
+
     def _grant(self, p: _Producer) -> None:
         if not self.full:
             p.granted = max(p.granted, p.stored + self.options.window)

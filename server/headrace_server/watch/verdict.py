@@ -110,7 +110,7 @@ def verdict(feed: FeedStatus, status: SeenServer) -> statuses.VerdictStatus:
         ("idle", "", not feed["trainers"], "No trainer is connected."),
     ):
         if holds:
-            return {"level": level, "where": where, "text": text}
+            return {"level": level, "where": where, "text": f"{text}{_of_producers(feed)}"}
     if stall is None:
         level, where, text = "idle", "", "Not long enough under way to judge."
     elif stall < _WELL:
@@ -120,7 +120,15 @@ def verdict(feed: FeedStatus, status: SeenServer) -> statuses.VerdictStatus:
         where, why = _cause(feed, status)
         level = "bad" if stall > _STARVES else "slow"
         text = f"Trainers wait {100 * stall:.0f} % of their time: {why}"
-    return {"level": level, "where": where, "text": text}
+    return {"level": level, "where": where, "text": f"{text}{_of_producers(feed)}"}
+
+
+def _of_producers(feed: FeedStatus) -> str:
+    """Return why producers of its logs wait; "" where they do not."""
+    log = feed.get("log", {})
+    if log.get("full"):
+        return " Producers wait: a feed is behind by max_backlog."
+    return " Producers wait: the log has max_open open sequences." if log.get("wanting") else ""
 
 
 def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str]:

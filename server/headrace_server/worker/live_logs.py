@@ -200,6 +200,8 @@ class LiveLog:
                 "aborted": reading.aborted,
                 "producers": ledger.present,
                 "backlog_bytes": ledger.backlog,
+                "full": ledger.full,
+                "wanting": ledger.wanting,
                 "bytes": sum(used for used, _ in ledger.files.values()),
             }
 
