@@ -261,6 +261,8 @@ def test_a_full_log_gives_no_place_and_no_credit_until_feeds_go_on():
         first = out.open("a", {"key": "a"})
         with pytest.raises(headrace.DeadlineExceeded, match="s for a place in log"):
             out.open("b", {"key": "b"}, timeout=0.2)
+        (feed,) = server.stats().values()
+        assert feed["log"]["wanting"] == 1
         first.end()
         out.open("b", {"key": "b"}).abort()
 
