@@ -46,11 +46,6 @@ class PlainPartition:
         for read in self.machine.resume(deepcopy(stored or Stored())):
             self._read(read)
 
-    epoch = property(lambda self: self.machine.epoch)
-    finished = property(lambda self: self.machine.finished)
-    run = property(lambda self: self.machine.run)
-    world = property(lambda self: self.machine.world)
-
     def __getattr__(self, name):
         return getattr(self.machine, name)
 

@@ -75,7 +75,7 @@ class Player(Place):
     ) -> None:
         super().__init__(pipeline, directory, slab_pages)
         self.feed = self.begin(*parts)
-        self.me: Slot = ME if self.feed.lanes else ANYONE
+        self.me: Slot = ME if self.feed.machine.lanes else ANYONE
         self.waiting: list[Batch] = []  # made for other slots
         self.tokens = itertools.count(1)
         self.most = 1  # batches of a step …

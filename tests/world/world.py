@@ -111,6 +111,7 @@ class Guarded:
 
     def __init__(self, partition):
         self.partition, self.makes = partition, False
+        self.machine = self
 
     def __getattr__(self, name):
         law(not self.makes or name in ("ahead", "lanes", "voids"), f"{name} while it makes")

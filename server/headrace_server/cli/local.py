@@ -78,7 +78,7 @@ class LocalFeed:
         run = self.run
         for number in range(first):
             run.commit(Batch(run.number, number, ANYONE, (0, number), 0), 0, None)
-        slot: Slot = b"here" if run.lanes else ANYONE
+        slot: Slot = b"here" if run.machine.lanes else ANYONE
         while True:
             began = time.monotonic()
             while not (made := run.make(slot, sys.maxsize)) or made is Outlook.WAITS:

@@ -82,6 +82,7 @@ from .words import (
     EARLY,
     Batch,
     Greeting,
+    Machine,
     Order,
     Outlook,
     Partition,
@@ -140,14 +141,13 @@ class _Cell(_Stored):
     """One partition: its batches without a lease, the requests for them, and its state."""
 
     __slots__ = (
-        *("number", "partition", "heaps", "ready", "asking", "came_back"),
-        *("remakes", "over", "ended"),
-        *("ordered", "stands"),
+        *("number", "partition", "machine", "heaps", "ready", "asking", "came_back", "remakes"),
+        *("over", "ended", "ordered", "stands"),
     )
 
     def __init__(self, number: int, partition: Partition) -> None:
         super().__init__()
-        self.number, self.partition = number, partition
+        self.number, self.partition, self.machine = number, partition, partition.machine
         self.heaps: dict[Slot, list[tuple[Turn, int, Batch]]] = {}
         self.ready = 0  # batches in heaps
         self.asking: dict[tuple[Slot, int], deque[_Request]] = {}
@@ -155,7 +155,7 @@ class _Cell(_Stored):
         self.over: dict[Slot, int] = {}  # epochs that are over; FOREVER: all
         self.ended = False  # whether all of its batches are made and committed
         self.ordered = False  # whether an order to it is not yet stored
-        self.stands = partition.epoch, partition.finished  # after its last step
+        self.stands = self.machine.epoch, self.machine.finished  # after its last step
 
 
 #: A partition, slot and epoch for which there are requests.
@@ -243,7 +243,8 @@ class Desk:
         # Batches and requests
         self._cells = {number: _Cell(number, partition) for number, partition in partitions.items()}
         self._joins = _Stored()  # joins and leaves
-        self._lanes = any(partition.lanes for partition in partitions.values())
+        machines = [partition.machine for partition in partitions.values()]
+        self._lanes = any(machine.lanes for machine in machines)
         self._behind_orders: set[_Cell] = set()  # they take an order only after another step
         self._came_back: set[_Cell] = set()  # with batches that were put back
         self._ties = count()
@@ -267,7 +268,7 @@ class Desk:
         #: Those that do not go together with the present trainers, and wait for their end.
         self._newcomers: dict[bytes, Greeting] = {}
         self._newcomers_since = 0.0  # when the last one came
-        deals = [(partition.run, partition.world) for partition in partitions.values()]
+        deals = [(machine.run, machine.world) for machine in machines]
         #: Runs of ranks: the present one is the last, and those before it are over.  One that has a
         #: deal and is not among them began as the earlier life ended.  The caller stores these, and
         #: the births.
@@ -281,7 +282,7 @@ class Desk:
                 self.births[rank] = max(birth, self.births.get(rank, 0))
         self._make_all_ahead()
         for cell in self._cells.values():
-            if (cell.partition.run, cell.partition.world) != (self.run, self.world):
+            if (cell.machine.run, cell.machine.world) != (self.run, self.world):
                 self._deal_one(cell)
         if not self._known:
             self._recover()
@@ -366,7 +367,7 @@ class Desk:
         for _, session, _ in admitted if self._lanes else ():
             for cell in self._cells.values():
                 if cell is not self._busy:
-                    cell.partition.seat(session.slot)
+                    cell.machine.seat(session.slot)
         for hello, session, others in admitted:
             # The next life must know of it before it gets anything.
             welcome = partial(self._welcome, hello, session, stale, others)
@@ -573,7 +574,7 @@ class Desk:
 
     def _next_turn(self, cell: _Cell, slot: Slot) -> Turn:
         # one that makes something changes now, and nothing comes before this
-        turn = self._made_from if cell is self._busy else cell.partition.next_turn(slot)
+        turn = self._made_from if cell is self._busy else cell.machine.next_turn(slot)
         heap = cell.heaps.get(slot)
         return min(turn, heap[0][0]) if heap else turn
 
@@ -639,7 +640,7 @@ class Desk:
             for batch in list(session.leases.values()):
                 self._end(batch)
             for cell in self._cells.values():
-                if cell.partition.voids:
+                if cell.machine.voids:
                     self._void(session, cell)
                 if self._lanes:
                     cell.over.pop(session.slot, None)
@@ -685,8 +686,8 @@ class Desk:
         counts["batches"] += 1
         counts["rows"] += rows
         self.port.gone(batch)
-        if cell.partition.gone:
-            self._take_gone(cell.partition)
+        if cell.machine.gone:
+            self._take_gone(cell.machine)
         if cell.asking or self._held_up:  # one without memory may be the first now
             self._look(cell)
         if session.early:
@@ -745,10 +746,10 @@ class Desk:
             return
         self._forget_early(batch)
         self.counts["redelivered"] += 1
-        if cell.partition.voids:
+        if cell.machine.voids:
             self.port.gone(batch)
             self._void(session, cell, batch.turn)
-        elif cell.partition.returned(batch):
+        elif cell.machine.returned(batch):
             self._push(cell, batch)
             self._came_back.add(cell)
         else:
@@ -771,7 +772,7 @@ class Desk:
             cell.ready -= 1
             self.port.gone(batch)
         session.last.pop(cell.number, None)
-        cell.partition.leave(session.slot, since)
+        cell.machine.leave(session.slot, since)
         self._look(cell)
 
     def _grant(self, session: _Session, request: int, batch: Batch) -> None:
@@ -785,7 +786,7 @@ class Desk:
             live = True
         else:
             cell = self._cells[batch.partition]
-            live = cell.partition.live(batch.slot) or bool(cell.heaps.get(batch.slot))
+            live = cell.machine.live(batch.slot) or bool(cell.heaps.get(batch.slot))
             if not live:  # a batch that is sent again may have later ones of its lanes
                 of_lanes = (b for b in session.leases.values() if b.partition == cell.number)
                 live = any(other.turn > batch.turn for other in of_lanes)
@@ -864,7 +865,7 @@ class Desk:
         cell.partition.apply(order)
         cell.ordered = cell.ended = False
         self._look(cell)
-        if cell.partition.ahead:
+        if cell.machine.ahead:
             heappush(self._behind, ((0, 0), cell.number))
 
     # Runs of ranks
@@ -885,7 +886,7 @@ class Desk:
             self.runs = [*self.runs[-_RUNS_OVER:], run]
         self.births.clear()
         for cell in self._cells.values():
-            for heap in () if cell.partition.ahead else cell.heaps.values():  # else it keeps them
+            for heap in () if cell.machine.ahead else cell.heaps.values():  # else it keeps them
                 for _, _, batch in heap:
                     self.port.gone(batch)
             cell.heaps.clear()
@@ -899,14 +900,14 @@ class Desk:
         self._write("deal", cell)
         for batch in cell.partition.deal(self.run, self.world):
             self._push(cell, batch)
-        self._take_gone(cell.partition)
+        self._take_gone(cell.machine)
 
-    def _take_gone(self, partition: Partition) -> None:
-        """Free the batches that a partition has dropped."""
-        if partition.gone:
-            for batch in partition.gone:
+    def _take_gone(self, machine: Machine) -> None:
+        """Free the batches that a machine has dropped."""
+        if machine.gone:
+            for batch in machine.gone:
                 self.port.gone(batch)
-            partition.gone.clear()
+            machine.gone.clear()
 
     # Requests
 
@@ -979,7 +980,7 @@ class Desk:
             heap = cell.heaps.get(slot)
             if not heap or cell is self._busy:
                 return False
-            return heap[0][0] < cell.partition.next_turn(slot)
+            return heap[0][0] < cell.machine.next_turn(slot)
         return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
 
     def _look(self, cell: _Cell) -> None:
@@ -1007,7 +1008,7 @@ class Desk:
         self._again = True
         cell = self._cells[partition]
         self._look(cell)
-        if cell.partition.ahead:
+        if cell.machine.ahead:
             heappush(self._behind, ((0, 0), partition))
 
     @property
@@ -1037,8 +1038,8 @@ class Desk:
 
     def _pop(self, cell: _Cell, heap: list[tuple[Turn, int, Batch]]) -> Batch:
         cell.ready -= 1
-        if cell.partition.ahead and cell.ready == self._low - 1 and cell is not self._busy:
-            heappush(self._behind, (cell.partition.next_turn(0), cell.number))
+        if cell.machine.ahead and cell.ready == self._low - 1 and cell is not self._busy:
+            heappush(self._behind, (cell.machine.next_turn(0), cell.number))
         return heappop(heap)[2]
 
     def _hand_out(self, cell: _Cell, slot: Slot, epoch: int) -> bool:
@@ -1110,7 +1111,7 @@ class Desk:
             del self._todo[wanted]
             if not self._hand_out(cell, slot, epoch):
                 continue
-            if cell.partition.next_turn(slot)[0] > epoch:  # later ones may wait for memory
+            if cell.machine.next_turn(slot)[0] > epoch:  # later ones may wait for memory
                 self._answer_made(cell, slot, epoch, Outlook.OVER)
                 continue
             if cell.ordered:
@@ -1128,10 +1129,10 @@ class Desk:
         """
         self._busy, self._again = self._cells[work.partition], False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
-        self._made_from = (0, 0) if self.world else self._busy.partition.next_turn(ANYONE)
+        self._made_from = (0, 0) if self.world else self._busy.machine.next_turn(ANYONE)
 
     def _make_all_ahead(self) -> None:
-        self._behind = [((0, 0), p) for p, partition in self.partitions.items() if partition.ahead]
+        self._behind = [((0, 0), p) for p, of in self._cells.items() if of.machine.ahead]
 
     def work_ahead(self) -> Work | None:
         """Return the next batch to make ahead of requests, the first in the order of the feed.
@@ -1144,9 +1145,9 @@ class Desk:
         while behind:
             turn, number = heappop(behind)
             cell = self._cells[number]
-            if cell.ready >= self._low or cell.ordered or cell.partition.finished:
+            if cell.ready >= self._low or cell.ordered or cell.machine.finished:
                 continue
-            here = cell.partition.next_turn(0)
+            here = cell.machine.next_turn(0)
             if turn != here:
                 heappush(behind, (here, number))
             else:
@@ -1157,7 +1158,7 @@ class Desk:
     def made(self, work: Work, made: list[Batch] | Outlook) -> None:
         """Hand out the batches that a partition made, then make the calls that waited for it."""
         cell = self._cells[work.partition]
-        machine = cell.partition
+        machine = cell.machine
         self._busy = None
         remade = bool(cell.remakes) and made is not Outlook.WAITS
         if self._again and made in (Outlook.FULL, Outlook.WAITS):
@@ -1167,7 +1168,7 @@ class Desk:
         elif made is Outlook.FULL and not work.beyond and self._is_in_turn(cell, work):
             made, self._beyond = [], (cell, work.slot, work.epoch)
         stands = machine.epoch, machine.finished
-        changed = cell.stands != stands or machine.drops
+        changed = cell.stands != stands or bool(machine.drops)
         cell.stands = stands
         ends = made is Outlook.ENDED and not cell.ended
         if changed or ends:  # it may have left batches or rows out
@@ -1213,7 +1214,7 @@ class Desk:
     def _note_remade(cell: _Cell) -> None:
         """Release the batches of a slot once all earlier ones are made again."""
         for slot in [*cell.remakes]:
-            turn = cell.partition.next_turn(slot)
+            turn = cell.machine.next_turn(slot)
             if all(entry[0] < turn for entry in cell.heaps.get(slot, ())):
                 cell.remakes.discard(slot)
 
@@ -1224,7 +1225,7 @@ class Desk:
         for other sessions, and nobody frees these before: one thread may have several trainers.
         """
         slot, todo = work.slot, self._todo
-        epochs = {of: of.partition.next_turn(slot)[0] for of in self._cells.values()}
+        epochs = {of: of.machine.next_turn(slot)[0] for of in self._cells.values()}
         queue = cell.asking.get((slot, work.epoch), deque[_Request]())
         for request in queue:
             session, place = request.session, (epochs[cell], request.number)
@@ -1266,7 +1267,7 @@ class Desk:
             self._look_at_held_up()
         else:
             self._held_up.add(cell)
-        live = self.world or not self._lanes or cell.partition.live(slot)
+        live = self.world or not self._lanes or cell.machine.live(slot)
         for request in queue if made is not Outlook.WAITS else ():
             if request.gone or (request.idle and request.live == live):
                 continue
@@ -1306,13 +1307,10 @@ class Desk:
         for session in self.sessions.values():
             if session.leases:  # as mostly: the caller asks after each step
                 return False
-        return not (
-            self.saving
-            or any(
-                cell.ready or not (cell.ended or cell.partition.finished)
-                for cell in self._cells.values()
-            )
-        )
+        if self.saving:
+            return False
+        cells = self._cells.values()
+        return not any(of.ready or not (of.ended or of.machine.finished) for of in cells)
 
     @property
     def leased(self) -> int:

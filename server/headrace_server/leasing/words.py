@@ -95,12 +95,8 @@ class Order:
         return [self.count, self.read, self.number, self.kind, self.what, self.since]
 
 
-class Partition(Protocol):
-    """One partition, as its desk sees it.  All decisions about rows are its own.
-
-    ``make`` may take long and is called between locks: while it runs, the desk calls nothing else
-    of this partition.
-    """
+class Machine(Protocol):
+    """The machine of one partition, as its desk sees it.  All decisions about rows are its own."""
 
     @property
     def number(self) -> int: ...
@@ -122,7 +118,7 @@ class Partition(Protocol):
         """Batches that it has made and then left out; the desk takes them from here."""
 
     @property
-    def drops(self) -> bool:
+    def drops(self) -> Sequence[object]:
         """Whether it has left out rows since ``take_records``, so that others may have an end."""
 
     @property
@@ -141,6 +137,35 @@ class Partition(Protocol):
     def world(self) -> int:
         """The number of ranks of that run; 0: its batches are for anyone."""
 
+    def next_turn(self, slot: Slot) -> Turn:
+        """Return the least turn that is not made for a slot."""
+
+    def live(self, slot: Slot) -> bool:
+        """Return whether the slot has lanes with examples that go on."""
+
+    def seat(self, slot: Slot) -> None:
+        """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
+
+    def returned(self, batch: Batch) -> bool:
+        """Return whether a batch that came back goes out as is; else ``make`` writes it again."""
+
+    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
+        """Void the lanes of a slot, with its batches from a turn on, if the partition ``voids``.
+
+        Their examples go on from the states that are kept here.
+        """
+
+
+class Partition(Protocol):
+    """One partition at work: its machine, with what writes batches and stores.
+
+    ``make`` may take long and is called between locks: while it runs, the desk calls nothing else
+    of this partition, nor of its machine.
+    """
+
+    @property
+    def machine(self) -> Machine: ...
+
     def make(
         self, slot: Slot, epoch: int, beyond: bool = False, most: int = 1
     ) -> list[Batch] | Outlook:
@@ -152,29 +177,11 @@ class Partition(Protocol):
         slot is written before all others, even if there is no memory for it.
         """
 
-    def next_turn(self, slot: Slot) -> Turn:
-        """Return the least turn that is not made for a slot."""
-
-    def live(self, slot: Slot) -> bool:
-        """Return whether the slot has lanes with examples that go on."""
-
-    def seat(self, slot: Slot) -> None:
-        """Give a slot the lanes that it had in an earlier life, before others fill theirs."""
-
     def commit(self, batch: Batch, token: Token, payload: Any) -> tuple[str, str] | None:
         """Take a commit, with states if the feed has them; return a fault's code and text, or None.
 
         It counts at once.  EARLY: an earlier batch of its lanes is to be committed first; the desk
         keeps the commit until then.  The caller has it stored (``Desk.log``).
-        """
-
-    def returned(self, batch: Batch) -> bool:
-        """Return whether a batch that came back goes out as is; else ``make`` writes it again."""
-
-    def leave(self, slot: Slot, since: Turn = (0, -1)) -> None:
-        """Void the lanes of a slot, with its batches from a turn on, if the partition ``voids``.
-
-        Their examples go on from the states that are kept here.
         """
 
     def reclaim(self, batch: Batch) -> bool:

@@ -101,39 +101,11 @@ class Run(ABC):
         self.intake = intake
         self.machine = machine
         self._slab = slab
-        self.number, self.gone = machine.number, machine.gone
-        self.ahead, self.lanes = machine.ahead, machine.lanes
-        self.returned, self.seat, self.leave = machine.returned, machine.seat, machine.leave
-        self.next_turn, self.live = machine.next_turn, machine.live
-        self.waits_for, self.seek = machine.waits_for, machine.seek
+        self.number = machine.number
         self._next_read: Read | None = None
         self._ordered = False  # whether there is an order that is not stored
         self._behind = False  # whether an order waits for batches of an earlier life
         self._unmarked = 0  # number of batches since the last mark
-
-    @property
-    def drops(self) -> bool:
-        return bool(self.machine.drops)
-
-    @property
-    def epoch(self) -> int:
-        return self.machine.epoch
-
-    @property
-    def finished(self) -> bool:
-        return self.machine.finished
-
-    @property
-    def voids(self) -> bool:
-        return self.machine.voids
-
-    @property
-    def run(self) -> int:
-        return self.machine.run
-
-    @property
-    def world(self) -> int:
-        return self.machine.world
 
     # PlainRun and SegmentRun override these
 
@@ -318,7 +290,7 @@ class Run(ABC):
             placed.append(batch)
             del unwritten[0]
         self._unmarked += len(placed)
-        if self.ahead and self._unmarked >= _MOST_UNMARKED:
+        if self.machine.ahead and self._unmarked >= _MOST_UNMARKED:
             self._mark()
         return placed
 
@@ -425,8 +397,8 @@ class Run(ABC):
 
     def sizes(self) -> dict[str, int]:
         """Return counts of waiting rows and batches; see ``Feed.stats``."""
-        sizes = self.machine.sizes()
-        waiting = sum(1 if self.ahead else plan.batch.rows for plan in self.machine.unwritten)
+        sizes, ahead = self.machine.sizes(), self.machine.ahead
+        waiting = sum(1 if ahead else plan.batch.rows for plan in self.machine.unwritten)
         return {**sizes, "ready": sizes.get("ready", 0) + waiting}
 
     def epoch_due(self) -> tuple[int, bool]:

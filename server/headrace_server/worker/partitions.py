@@ -245,9 +245,9 @@ class Partitions:
             return
         elif not (made or part.run.reads_next):  # it has read
             feed.on_read(part)
-            self._note_wait(part, part.run.waits_for(), now)
+            self._note_wait(part, part.run.machine.waits_for(), now)
         feed.desk.made(work, made)
-        if (not made or isinstance(made, Outlook)) and part.run.finished and not part.done:
+        if (not made or isinstance(made, Outlook)) and part.run.machine.finished and not part.done:
             self._note_end(part)  # after a batch the next report does
 
     def _placed(self, part: Part, made: list[Batch]) -> bool:
@@ -278,7 +278,7 @@ class Partitions:
                 "for trainers (slab_bytes bounds it)"
             )
         elif made is Outlook.IDLE:
-            text = part.run.waits_for()
+            text = part.run.machine.waits_for()
         self._note_wait(part, text, now)
 
     def _note_wait(self, part: Part, text: str, now: float) -> None:
@@ -379,14 +379,14 @@ class Partitions:
         began = time.monotonic()
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
-                if part.run.finished and not part.done:
+                if part.run.machine.finished and not part.done:
                     self._note_end(part)
                 if part.earlier:
                     part.earlier &= part.run.machine.chunks()
                 status = part.run.status()
                 if part.run.intake.bound:
                     status["log"] = self.logs.status(feed.name, part.number)
-                status["partitions"][0]["number"] = part.run.next_turn(ANYONE)[1]
+                status["partitions"][0]["number"] = part.run.machine.next_turn(ANYONE)[1]
                 part.status = status
                 if not part.journal.in_memory:
                     since = part.journal.committed_at

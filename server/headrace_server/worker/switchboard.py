@@ -299,7 +299,7 @@ class Switchboard:
             places = [
                 example_status(served, part.number, found, now)
                 for part in (served.partitions.values() if served.serves else ())
-                for found in part.run.seek(bytes.fromhex(key))
+                for found in part.run.machine.seek(bytes.fromhex(key))
             ]
             self._answer(request, found=places[:MOST_FOUND])
 
@@ -411,7 +411,7 @@ class Switchboard:
             return
         ordered, later, over = list[Part](), list[Part](), list[Part]()
         for part in parts:
-            if part.run.finished and orders.what[0] == "close":
+            if part.run.machine.finished and orders.what[0] == "close":
                 over.append(part)
                 continue
             try:

@@ -19,12 +19,12 @@ from tests.bench import opcodes
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.  Those of W2
 #: vary most: its trainer waits for each batch, or for hardly any.
 REACHED = {
-    "W1": (4480, 137, 2490, 70),
-    "W2": (7800, 183, 3490, 96),
-    "W4 arrival 0": (7640, 222, 4400, 118),
-    "W4 arrival 1": (6520, 174, 4250, 114),
-    "W4 lanes 2": (6090, 165, 4000, 107),
-    "W4 lanes 8": (4560, 121, 3180, 87),
+    "W1": (4300, 129, 2400, 66),
+    "W2": (7680, 182, 3290, 88),
+    "W4 arrival 0": (6880, 171, 4270, 114),
+    "W4 arrival 1": (6180, 147, 4230, 114),
+    "W4 lanes 2": (5740, 139, 3980, 106),
+    "W4 lanes 8": (4370, 104, 3180, 87),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05

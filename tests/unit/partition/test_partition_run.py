@@ -106,7 +106,7 @@ def play(place: Place, feed: Run, end: Outlook = Outlook.ENDED) -> list[tuple[An
         for one in made:
             batches.append(contents(place, one))
             commit(place, feed, one)
-    assert made is end and advance(feed) is end and feed.finished
+    assert made is end and advance(feed) is end and feed.machine.finished
     return batches
 
 
@@ -175,7 +175,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         there = place(pipeline)
         successor = there.begin()
         successor.resume(life)
-        assert successor.next_turn(ANYONE) == (0, number + 1)
+        assert successor.machine.next_turn(ANYONE) == (0, number + 1)
         assert successor.schema == feed.schema
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
@@ -198,7 +198,7 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
     there = place(pipeline)
     successor = there.begin()
     successor.resume(saved)
-    assert successor.next_turn(ANYONE) == (0, 8) and not saved.done
+    assert successor.machine.next_turn(ANYONE) == (0, 8) and not saved.done
     with pytest.raises(DataError, match="not this one"):
         step(successor)
 
@@ -220,14 +220,14 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             got.append(contents(here, made))
             held.append(made)
             continue
-        assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.finished
+        assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.machine.finished
         assert feed.sizes()["ready"] == 1, "the batch that waits for memory"
         if data.draw(st.booleans()):
             (beyond,) = feed.make(ANYONE, sys.maxsize, beyond=True)
             got.append(contents(here, beyond))
             held.append(beyond)
             continue
-        assert feed.next_turn(ANYONE) == (0, len(got))
+        assert feed.machine.next_turn(ANYONE) == (0, len(got))
         there = place(pipeline)
         successor = there.begin()
         successor.resume(deepcopy(saved))
@@ -607,7 +607,7 @@ def test_where_ranks_are_is_not_that_of_a_run_of_the_same_name_before(place: Cal
         commit(here, feed, batches[rank], saved)
     again = here.begin()
     again.resume(saved)
-    assert [again.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]
+    assert [again.machine.next_turn(rank) for rank in (0, 1)] == [(0, 1), (0, 0)]
 
 
 def test_the_costs_of_whole_rounds_alone_are_compared(place: Callable[..., Place]):

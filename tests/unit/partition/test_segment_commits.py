@@ -76,7 +76,7 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
     held = player.step(b"one")
     assert player.step(b"two") is Outlook.FULL
-    player.feed.leave(b"two")
+    player.feed.machine.leave(b"two")
     first = player.taken(held)
     taken = player.take(b"three")
     assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
@@ -86,17 +86,17 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
 def test_lanes_go_on_while_their_last_batch_waits_for_room(tmp_path: Path):
     player = Player(cut([2] * 2, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
     held = player.step(b"one")
-    assert player.step(b"one") is Outlook.FULL and player.feed.live(b"one")
+    assert player.step(b"one") is Outlook.FULL and player.feed.machine.live(b"one")
     player.slab.free(held.body.block)
     assert player.take(b"one").rows == [(b"k0", 1, 2), (b"k1", 1, 2)]
-    assert not player.feed.live(b"one")
+    assert not player.feed.machine.live(b"one")
 
 
 def test_who_leaves_takes_no_batch_of_another_along_that_waits_for_room(tmp_path: Path):
     player = Player(cut([3] * 4, 2, 1, "lanes", "trainer"), tmp_path, slab_pages=1)
     held = player.step(b"one")
     assert player.step(b"two") is Outlook.FULL
-    player.feed.leave(b"one")
+    player.feed.machine.leave(b"one")
     player.slab.free(held.body.block)
     assert player.take(b"two").rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
 

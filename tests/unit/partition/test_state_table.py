@@ -163,7 +163,7 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     assert entries(player.feed.states) == kept
     flush(second, [0, 1], second)
     assert entries(player.feed.states) > kept
-    player.feed.leave(b"one")
+    player.feed.machine.leave(b"one")
     flush(second, [0])  # its trainer is gone
     other = player.take(b"other")
     assert other.rows == [(b"k0", 2, 9), (b"k2", 2, 9)] and other["@starts"].tolist() == [0, 1]
