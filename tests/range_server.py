@@ -7,7 +7,8 @@ import re
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +29,11 @@ class RangeServer:
         self.directory, self.faults, self.delay_s = directory, faults, delay_s
         self.sent: Counter[str] = Counter()  # bytes of content by name of a file
         self.requests = 0
+        self.under_way: list[tuple[str, str]] = []
+        self.most_files: Counter[str] = Counter()  # by method, with answers under way at once
         self.failed: Counter[str] = Counter()
         self.due: list[str] = []
-        self.token = ""
+        self.token, self.tags = "", True
         self.ended = threading.Event()
         self._draw, self._lock = random.Random(seed), threading.Lock()
         self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
@@ -48,6 +51,19 @@ class RangeServer:
                 kind = self._draw.choice(("503", "reset", "cut"))
             self.failed[kind] += kind != ""
             return kind
+
+    @contextmanager
+    def counted(self, method: str, path: str) -> Iterator[None]:
+        """Count an answer as under way."""
+        with self._lock:
+            self.under_way.append((method, path))
+            files = {file for kind, file in self.under_way if kind == method}
+            self.most_files[method] = max(self.most_files[method], len(files))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.under_way.remove((method, path))
 
     def count(self, name: str, size: int) -> None:
         with self._lock:
@@ -80,10 +96,12 @@ class _Handler(BaseHTTPRequestHandler):
     store: RangeServer
 
     def do_HEAD(self) -> None:
-        self._answer(with_content=False)
+        with self.store.counted(self.command, self.path):
+            self._answer(with_content=False)
 
     def do_GET(self) -> None:
-        self._answer(with_content=True)
+        with self.store.counted(self.command, self.path):
+            self._answer(with_content=True)
 
     def _answer(self, with_content: bool) -> None:
         path = self.store.directory / self.path.strip("/")
@@ -130,7 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
         if wait:
             self.send_header("Retry-After", wait)
         if tag:
-            self.send_header("ETag", tag)
+            if self.store.tags or self.command == "HEAD":
+                self.send_header("ETag", tag)
             self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
 

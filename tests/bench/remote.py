@@ -32,10 +32,18 @@ FILES, EACH, SIZE, BATCH = 24, 250, 16_384, 64
 #: Bytes that a worker of headrace keeps in memory: a third of the rows, or all.
 THIRD, ALL = FILES * EACH * SIZE // 3, FILES * EACH * SIZE * 2
 BUFFER = 1000
+#: Blocks that headrace mixes; WebDataset's buffer has as many rows as four of them.
+BLOCKS = 8
 DELAY_S = 0.02
 ROUNDS = 3
 _REQUIREMENTS = (
-    *("moto[server]==5.2.5", "boto3", "s3fs", "webdataset==1.0.2", "mosaicml-streaming==0.13.0"),
+    *(
+        "moto[server]==5.2.5",
+        "boto3",
+        "s3fs>=2025.1",
+        "webdataset==1.0.2",
+        "mosaicml-streaming==0.13.0",
+    ),
     *("pyarrow", "fsspec", "cloudpickle", "msgpack", "numpy", "pyzmq", "google-crc32c"),
 )
 _ROOT = Path(__file__).parents[2]
@@ -195,6 +203,9 @@ def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
     def by_window(source: Any) -> Any:
         return source.shuffle(seed=1, window=BUFFER)
 
+    def by_blocks(source: Any) -> Any:
+        return source.shuffle(seed=1, blocks=BLOCKS)
+
     def unchanged(source: Any) -> Any:
         return source
 
@@ -211,19 +222,35 @@ def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
         "shuffled: TFRecord, exactly": feed("tfrecord", exactly),
         "shuffled: TFRecord, exactly, all kept": feed("tfrecord", exactly, ALL),
         "shuffled: Arrow, exactly, all kept": feed("arrow", exactly, ALL),
+        "shuffled: TFRecord, blocks": feed("tfrecord", by_blocks, ALL),
+        "shuffled: Arrow, blocks": feed("arrow", by_blocks, ALL),
+        "shuffled: Parquet, blocks": feed("parquet", by_blocks),
+        "shuffled: tar, blocks": feed("tar", by_blocks),
         f"shuffled: Parquet, window of {BUFFER}": feed("parquet", by_window),
         f"shuffled: tar, window of {BUFFER}": feed("tar", by_window),
     }
 
 
 def measured(contestant: Callable[[], Iterator[int]], sent: Callable[[], int]) -> list[float]:
-    """Return the seconds to the first batch, the rate after it, and bytes read per byte of rows."""
-    before, began, first, rows = sent(), time.monotonic(), 0.0, 0
+    """Return the seconds to the first batch, the rate after it, bytes read per byte of rows, and
+    processor seconds per GB of them."""
+    before, used, began, first, rows = sent(), _processor_s(), time.monotonic(), 0.0, 0
     for count in contestant():
         end = time.monotonic()
         first, rows = first or end - began, rows + count
     assert FILES * EACH - BATCH < rows <= FILES * EACH, rows
-    return [first, (rows - BATCH) / (end - began - first), (sent() - before) / (rows * SIZE)]
+    nbytes, used = rows * SIZE, _processor_s() - used
+    return [
+        first,
+        (rows - BATCH) / (end - began - first),
+        (sent() - before) / nbytes,
+        used / nbytes * 1e9,
+    ]
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def ratio(found: list[list[float]], beside: list[list[float]]) -> str:
@@ -239,24 +266,32 @@ def compare(rounds: int, only: str) -> None:
         write(data)
         with stored(data) as sent:
             results: dict[str, list[list[float]]] = {}
-            chosen = {name: one for name, one in contestants(state).items() if only in name}
-            for name in ("in order: TFRecord", "in order: Arrow"):  # each leaves an index
-                if name in chosen:
+            chosen = {
+                name: one
+                for name, one in contestants(state).items()
+                if any(part in name for part in only.split("|"))
+            }
+            by_number = [name for name in chosen if "blocks" in name]
+            for name in ("in order: TFRecord", "in order: Arrow", *by_number):
+                if name in chosen:  # each leaves an index
                     measured(chosen[name], sent)
             for number in range(rounds):
                 for name, contestant in chosen.items():
                     result = measured(contestant, sent)
                     print(number, name, *(f"{one:.2f}" for one in result), file=sys.stderr)
                     results.setdefault(name, []).append(result)
-    print("| read | first batch, s | rows per s | / WebDataset | / MosaicML | bytes read |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| read | first batch, s | rows per s | / WebDataset | / MosaicML | bytes read | CPU s/GB |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, found in results.items():
-        first, rate, read = (statistics.median(values) for values in zip(*found, strict=True))
+        first, rate, read, used = (statistics.median(values) for values in zip(*found, strict=True))
         order, ratios = name.partition(":")[0], []
         for peer in ("WebDataset", "MosaicML"):
             beside = [other for n, other in results.items() if n.startswith(f"{order}: {peer}")]
             ratios.append(ratio(found, beside[0]) if beside and beside[0] is not found else "")
-        print(f"| {name} | {first:.2f} | {rate:,.0f} | {' | '.join(ratios)} | {read:.2f} |")
+        cells = f"{first:.2f}", f"{rate:,.0f}", *ratios, f"{read:.2f}", f"{used:.1f}"
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -264,7 +299,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.remote", description=text)
     parser.add_argument("role", nargs="?", choices=["store", "here"], help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", default="", help="contestants whose name contains this")
+    parser.add_argument(
+        "--only", default="", help="contestants whose name contains this, or one of these: a|b"
+    )
     parser.add_argument("--data", type=Path, help="where the environment is kept")
     given = parser.parse_args()
     if given.role == "store":

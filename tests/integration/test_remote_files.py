@@ -124,7 +124,7 @@ def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled,
     with hs.run(feed_of(read(f"{data}/*.data"), kind, shuffled), **SHAPES) as server:
         with connect(server) as feed:
             want = stream(feed)
-    with RangeServer(data, faults=0.05) as store:
+    with RangeServer(data, faults=0.1, seed=1) as store:
         far = feed_of(read(f"{store.url}/*.data"), kind, shuffled)
         with hs.run(far, state_dir=tmp_path / "state", **SHAPES) as server:
             with connect(server) as feed:

@@ -15,6 +15,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -35,6 +36,8 @@ _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 #: Maximum seconds of a pause that a store asks for.
 _MOST_PAUSE_S = 60.0
+#: Number of files that are looked up at once.
+_AT_ONCE = 32
 #: Digits of the largest time in ns, which 64 bits hold.
 _NS_DIGITS = 19
 #: Maximum length of what a file system says of its error, which may hold a whole answer of HTML.
@@ -205,12 +208,17 @@ def _remote(pattern: str) -> list[DataFile]:
     if not urls:
         names = reached(pattern, "listed", lambda: sorted(system.glob(path)))
         urls = [_full_url(pattern, system, name) for name in names or ()]
-    found = []
-    for url in urls:
-        info = reached(url, "looked up", partial(system.info, system_of(url)[1]))
-        if info is not None and info.get("type") != "directory":
-            found.append(_describe(url, info))
-    return found
+
+    def info_of(url: str) -> Mapping[str, Any] | None:
+        return reached(url, "looked up", partial(system.info, system_of(url)[1]))
+
+    with ThreadPoolExecutor(_AT_ONCE, "headrace-listing") as pool:
+        infos = zip(urls, pool.map(info_of, urls), strict=True)
+        return [
+            _describe(url, info)
+            for url, info in infos
+            if info is not None and info.get("type") != "directory"
+        ]
 
 
 def _full_url(pattern: str, system: Any, name: str) -> str:

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -71,20 +71,29 @@ def _check(file: DataFile) -> None:
         _checked[file] = now
 
 
+def _tagged(file: DataFile) -> Callable[..., Any] | None:
+    """Return the request whose answer names the version of the file; None where none does."""
+    if "::" in file.path or not file.stamp.endswith('"'):
+        return None
+    system, _ = system_of(file.path)
+    protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
+    return _TAGGED.get(protocol) if system.async_impl else None
+
+
 def _read(file: DataFile, start: int, stop: int) -> bytes:
     (system, path), tag = system_of(file.path), file.stamp
     data: bytes
-    protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
     given = {"timeout": _PATIENCE_S} if system.async_impl else {"cache_type": "none"}
-    if tagged := None if "::" in file.path else _TAGGED.get(protocol):
+    if tagged := _tagged(file):
         sync = require("fsspec.asyn", "server", file.path).sync
         data, tag = sync(system.loop, tagged, system, path, f"bytes={start}-{stop - 1}", **given)
     else:
         # A link of a chain has one handle of the next, and may fetch a whole file first.
         with _one_link if "::" in file.path else nullcontext():
             data = system.cat_file(path, start=start, end=stop, **given)
-    other = file.stamp.endswith('"') and tag and tag != file.stamp
-    if other or len(data) != stop - start:
+    if not tag:
+        _check(file)
+    elif tag != file.stamp or len(data) != stop - start:
         _checked.pop(file, None)
         _check(file)
         raise OSError(f"{len(data)} bytes of version {tag} came in place of {stop - start}")
@@ -157,7 +166,8 @@ class _Cache:
         blocks: _Blocks = {}
         first, stop = run[0], min((run[-1] + 1) * BLOCK, file.size)
         try:
-            _check(file)
+            if _tagged(file) is None:
+                _check(file)
             what = f"read (bytes {first * BLOCK} … {stop - 1})"
             data = reached(file.path, what, partial(_read, file, first * BLOCK, stop))
             if data is None:
@@ -219,6 +229,16 @@ def expect(ranges: Iterable[Range]) -> None:
     _cache.begin(ranges)
 
 
+def with_ends(files: Sequence[DataFile], size: int) -> Iterator[DataFile]:
+    """Yield files; the first and last bytes of remote ones are requested before their turn."""
+    for i, file in enumerate(files):
+        if i % _AT_ONCE == 0:
+            near = [one for one in files[i : i + 2 * _AT_ONCE] if is_remote(one.path)]
+            expect((one, 0, min(size, one.size)) for one in near)
+            expect((one, max(0, one.size - size), one.size) for one in near)
+        yield file
+
+
 def load(ranges: Iterable[Range]) -> _Blocks:
     """Return the blocks of ranges."""
     blocks, coming, _ = _cache.begin(ranges)
@@ -263,11 +283,11 @@ class RangedFiles:
         return np.frombuffer(data, np.uint8), at
 
     def expect(self, starts: np.ndarray, stops: np.ndarray) -> int:
-        """Begin to fetch ranges, AHEAD_BYTES at most; return the number of these ranges."""
+        """Begin to fetch ranges, AHEAD_BYTES at most or one; return the number of these ranges."""
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         blocks = last - first
         blocks[np.unique(first, return_index=True)[1]] += 1
-        count = int(np.cumsum(blocks).searchsorted(AHEAD_BYTES // BLOCK, "right"))
+        count = max(1, int(np.cumsum(blocks).searchsorted(AHEAD_BYTES // BLOCK, "right")))
         expect(self._ranges(starts[:count], stops[:count]))
         return count
 
@@ -293,7 +313,8 @@ class RemoteFile(io.RawIOBase):
     in_order = True
 
     def __init__(self, file: DataFile) -> None:
-        _check(file)
+        if not file.size or _tagged(file) is None:
+            _check(file)
         self._file = file
         self._at, self._end = 0, -1  # the place, and the end of the last read
         self._ahead, self._until = 0, 0  # bytes to request ahead, and the end of those requested

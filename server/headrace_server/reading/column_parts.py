@@ -9,19 +9,19 @@ A row with a fault in any column is reported once and left out of all.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from headrace_proto.errors import DataError, listed, near
 from headrace_proto.schema import Field
 
-from ..files.manifest import DataFile
-from ..files.ranges import RemoteFile
+from ..files.manifest import DataFile, is_remote
+from ..files.ranges import BLOCK, Range, RemoteFile, expect, keep_more, with_ends
 from .block_order import block_count
 from .chunk import BadRecords, Chunk, Faults, Origin, without
 from .columns import (
@@ -42,6 +42,8 @@ from .example_rows import Schema, schema_of
 from .source import IndexedSource, Opening
 
 T = TypeVar("T")
+#: Stored bytes of the parts that are decoded before they are read in turn.
+_AHEAD_BYTES: Final = 1 << 25
 #: The number of a group of rows that are stored together, or that of each row.
 Batch = int | np.ndarray
 
@@ -97,7 +99,7 @@ def files_that_serve(
     features, bad = opening.features, opening.bad
     schema = None if features is None else schema_of(features)
     served = []
-    for file in opening.files:
+    for file in with_ends(opening.files, BLOCK):
         try:
             content, fields = opened(file)
         except DataError as error:
@@ -236,17 +238,25 @@ class Decoded(Generic[T]):
 
     A part is decoded ahead where it is expected, or where its neighbour was read after the one
     before that: which is rare where rows are taken at random.  Only the thread reads files: one of
-    Arrow must not be read by two at once.
+    Arrow must not be read by two at once.  ``ranges`` are the bytes of a part, where these are
+    known: those of remote files come together, before the thread wants them.
     """
 
-    def __init__(self, load: Callable[[T], _Held], most: int) -> None:
-        self._load, self._most, self._held = load, most, 0
+    def __init__(
+        self,
+        load: Callable[[T], _Held],
+        most: int,
+        ranges: Callable[[T], Sequence[Range]] = lambda part: (),
+    ) -> None:
+        self._load, self._most, self._held, self._ranges = load, most, 0, ranges
         #: The remote files of the parts.
         self.files: list[RemoteFile] = []
         self._parts: list[T] = []
         self._thread = ThreadPoolExecutor(1, "headrace-columns")
         self._kept: OrderedDict[int, Future[_Held]] = OrderedDict()
         self._ahead: dict[int, Future[_Held]] = {}
+        #: The stored bytes of the parts that are not decoded yet.
+        self._coming: dict[int, int] = {}
 
     def part(
         self,
@@ -264,6 +274,9 @@ class Decoded(Generic[T]):
 
     def hold(self, blocks: int) -> None:
         """Keep so many parts more, whose rows are read in turn."""
+        if not self._held and self.files:  # bytes are there until they are decoded
+            largest = max(map(self._size, range(len(self._parts))), default=0)
+            keep_more(self, largest + _AHEAD_BYTES)
         self._held += blocks
         for file in self.files:
             file.in_order = False
@@ -271,10 +284,15 @@ class Decoded(Generic[T]):
     def _expect(self, number: int) -> bool:
         """Begin to decode a part, where parts are held; return False where enough are under way."""
         known = not self._held or number in self._kept or number in self._ahead
-        if not known and len(self._ahead) < self._held:
+        lacks = len(self._kept) + len(self._ahead) < self._held  # of those that are read in turn
+        ahead = sum(self._size(one) for one in self._ahead)
+        if not known and (lacks or (ahead < _AHEAD_BYTES and len(self._ahead) < self._held)):
             self._ahead[number] = self._begin(number)
             known = True
         return known
+
+    def _size(self, number: int) -> int:
+        return sum(stop - start for _, start, stop in self._ranges(self._parts[number]))
 
     def _read(self, number: int) -> _Held:
         kept, after = self._kept, number + 1
@@ -292,7 +310,21 @@ class Decoded(Generic[T]):
         return columns
 
     def _begin(self, number: int) -> Future[_Held]:
-        return self._thread.submit(self._load, self._parts[number])
+        """Begin to fetch the bytes of a part, and to decode it after those begun before."""
+        part = self._parts[number]
+        ranges = [one for one in self._ranges(part) if is_remote(one[0].path)]
+        if sum(self._coming.copy().values()) < _AHEAD_BYTES:
+            expect(ranges)
+        self._coming[number] = self._size(number)
+
+        def load() -> _Held:
+            try:
+                expect(ranges)
+                return self._load(part)
+            finally:
+                del self._coming[number]
+
+        return self._thread.submit(load)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

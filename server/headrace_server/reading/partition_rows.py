@@ -142,6 +142,8 @@ class NumberedShare(_Share):
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
         hand.reading(numbers_of(rows), epoch)
         if self._reader.far or self._blocks is not None:
+            if self._blocks is not None and self._ahead == (0, 0, 0):  # before whole blocks
+                self._reader.expect(numbers_of(rows))
             self._expect(epoch, stop)
         chunk = self._reader.take(rows)
         hand.read(chunk)
@@ -169,6 +171,9 @@ class NumberedShare(_Share):
             rows = numbers_of(blocks.rows_of(epoch, place))
             while len(rows) and (count := self._reader.expect(rows)):
                 rows = rows[count:]
+            if len(rows):  # enough of them are under way
+                high = place
+                break
         self._ahead = epoch, high, 0
 
     def _rows(self, epoch: int, position: int, stop: int) -> Rows:

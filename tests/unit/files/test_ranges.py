@@ -23,7 +23,9 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
 from headrace_server.pipeline.declaration import Feature, ReadingOrder
+from headrace_server.reading import column_parts
 from headrace_server.reading.partition_rows import partition_reader
+from headrace_server.reading.sources import arrow as arrow_source
 from tests.range_server import RangeServer
 from tests.unit.readers import opened
 from tests.unit.reading.test_cut import opened as opened_pipeline
@@ -81,11 +83,11 @@ def test_near_ranges_come_by_one_request_and_each_block_once(store):
     before = store.requests
     near = np.random.default_rng(2).permutation(600) * 1000
     assert taken(source, near, np.full(600, 1000)) == [CONTENT[a : a + 1000] for a in near]
-    assert store.requests - before == 2  # it asks for the file's version, and for 600 records
+    assert store.requests - before == 1
     assert store.sent["a"] == -(-600_000 // BLOCK) * BLOCK
     taken(source, near, np.full(600, 10))
     taken(source, [30 * BLOCK, 39 * BLOCK], [1, 1])  # too far apart for one
-    assert store.requests - before == 4
+    assert store.requests - before == 3
     assert store.sent["a"] == (-(-600_000 // BLOCK) + 2) * BLOCK
 
 
@@ -363,6 +365,81 @@ def test_blocks_that_are_mixed_are_kept_beside_what_is_read_otherwise(store, mon
     assert store.sent["tfrecord"] - before <= 1.05 * ROWS * EACH + 2 * BLOCK
     del share
     assert ranges._cache.most_bytes == BLOCK
+
+
+@pytest.mark.parametrize("write", [tfrecord, arrow, parquet])
+def test_files_are_looked_up_and_opened_together(store, write):
+    """The answers come late, so requests that do not wait for each other meet at the store."""
+    kind = write.__name__
+    for k in range(8):
+        write(store.directory / f"{k}.{kind}")
+    cache, path = IndexCache(str(store.directory / "indexes")), f"{store.url}/*.{kind}"
+    opened(kind, path, features=None if kind != "tfrecord" else FEATURES, cache=cache)
+    ranges._cache.__init__()  # type: ignore[misc]
+    store.delay_s = 0.2
+    store.most_files.clear()
+    assert len(resolve([path])) == 8
+    assert store.most_files["HEAD"] == 8
+    store.most_files.clear()
+    opened(kind, path, features=None if kind != "tfrecord" else FEATURES, cache=cache)
+    assert store.most_files["GET"] == 8
+
+
+def large_rows(kind: str, store: RangeServer) -> Any:
+    """A source of four files, each of four blocks of ten rows."""
+    for k in range(4):
+        {"arrow": arrow, "parquet": parquet}[kind](store.directory / f"{k}.{kind}")
+    return opened(kind, f"{store.url}/*.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_blocks_that_are_mixed_first_come_together_and_by_their_own_bytes(store, kind):
+    source, before = large_rows(kind, store), store.sent.total()
+    ranges._cache.__init__()  # type: ignore[misc]
+    share = partition_reader(source, ReadingOrder(seed=1, blocks=6, block_bytes=1), 0, 1)
+    share.read(0, 0, 5)
+    blocks = {(file, number) for file, number in asked()}
+    # the least that six blocks have, and the most that these and those ahead have
+    assert 6 * 10 * EACH <= len(blocks) * BLOCK <= 16 * (10 * EACH + 2 * BLOCK)
+    assert store.requests < 8 + 16 * 10 * EACH / (8 * BLOCK)
+    assert store.sent.total() - before <= len(blocks) * BLOCK
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_large_blocks_are_fetched_ahead_by_their_real_bytes(store, monkeypatch, kind):
+    """One is begun beside those that are mixed: it has all the bytes that are to be ahead."""
+    monkeypatch.setattr(column_parts, "_AHEAD_BYTES", EACH)
+    source = large_rows(kind, store)
+    ranges._cache.__init__()  # type: ignore[misc]
+    share = partition_reader(source, ReadingOrder(seed=1, blocks=4, block_bytes=1), 0, 1)
+    for position in range(0, 100, 5):
+        share.read(0, position, 5)
+        decoded = source._decoded
+        assert len(decoded._ahead) <= max(1, 4 - len(decoded._kept))
+
+
+def test_a_record_batch_lies_where_the_footer_has_it(store):
+    """An Arrow file of which all columns are wanted is fetched by these places."""
+    arrow(store.directory / "arrow")
+    content = (store.directory / "arrow").read_bytes()
+    (file,) = files(store, "arrow")
+    reader = pa.ipc.open_file(pa.BufferReader(content))
+    bounds = arrow_source._bounds_of(RemoteFile(file), file.size, reader.num_record_batches)
+    found = [
+        pa.ipc.read_record_batch(pa.ipc.read_message(content[start:stop]), reader.schema)
+        for start, stop in bounds
+    ]
+    assert found == [reader.get_batch(k) for k in range(reader.num_record_batches)]
+
+
+def test_a_server_whose_answers_name_no_version_is_asked_for_it(store, monkeypatch):
+    source = RangedFiles(files(store, "a"))
+    store.tags = False
+    assert taken(source, [0], [1]) == [CONTENT[:1]]
+    monkeypatch.setattr(ranges, "_TRUSTED_S", 0.0)
+    (store.directory / "a").write_bytes(CONTENT[:-1])
+    with pytest.raises(FilesMissing, match="/a was replaced while the feed runs"):
+        taken(source, [20 * BLOCK], [1])
 
 
 def test_joined_sources_are_read_ahead_together(store, monkeypatch):

@@ -27,7 +27,7 @@ from headrace_proto.schema import Field
 from ...files.extras import require
 from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import mapped
-from ...files.ranges import RemoteFile
+from ...files.ranges import Range, RemoteFile
 from ..column_parts import ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
 from ..source import Opening, PartsReader
 from .arrow.columns import decoded_column, fields_of_schema, naming
@@ -77,7 +77,7 @@ class Parquet(PartsReader):
         opened = partial(_opened, opening, group_by)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         last = lru_cache(1)(_table)  # the next part may begin in it
-        self._decoded = Decoded(partial(_load, group_by, last), _KEPT_GROUPS)
+        self._decoded = Decoded(partial(_load, group_by, last), _KEPT_GROUPS, _ranges)
         parts: list[ColumnPart] = []
         for _, file, fields in served:
             names, first = tuple(name for name in fields if name in schema.fields), 0
@@ -131,6 +131,20 @@ def _table(file: _File, number: int, names: tuple[str, ...]) -> pa.Table:
         if table.num_rows != file.counts[number]:
             raise IndexError(f"it holds {table.num_rows} rows, not as many as its footer says")
     return table
+
+
+def _ranges(part: _Part) -> list[Range]:
+    """Return where the columns of a part lie."""
+    file, found = part.file.file, []
+    for number in part.groups:
+        group = part.file.content.metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema.partition(".")[0] in part.names:
+                start = column.dictionary_page_offset or column.data_page_offset
+                stop = start + column.total_compressed_size
+                if 0 <= start <= stop <= file.size:  # else the footer is damaged
+                    found.append((file, start, stop))
+    return found
 
 
 def _load(group_by: str | None, table_of: Callable[..., pa.Table], part: _Part) -> _Columns:

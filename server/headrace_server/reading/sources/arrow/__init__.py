@@ -30,7 +30,7 @@ from ....files.extras import require
 from ....files.index_cache import IndexCache
 from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
-from ....files.ranges import RemoteFile
+from ....files.ranges import Range, RemoteFile
 from ...chunk import BadRecords, Origin
 from ...column_parts import Batch, ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
 from ...columns import Rows, numbers_of
@@ -73,6 +73,8 @@ class _File:
         self.file, self.schema = file, reader.schema
         #: Whether batches are fetched when they are read, of each the columns of the fields.
         self.fetched = in_file and is_remote(file.path)
+        #: Where each batch of a remote file lies.
+        self.bounds: list[tuple[int, int]] = []
         #: Where each batch of a remote stream begins, and its rows; see ``_batches_of``.
         self.places: list[list[int]] = []
         if in_file:
@@ -82,6 +84,8 @@ class _File:
                     options = pa.ipc.IpcReadOptions(included_fields=columns)
                     reader = pa.ipc.open_file(data, options=options)
             self.batches, self._get = reader.num_record_batches, reader.get_batch
+            if self.fetched and self.batches:
+                self.bounds = _bounds_of(data, file.size, self.batches)
             return
         batches: list[pa.RecordBatch] = []
         fault = ""
@@ -164,7 +168,7 @@ class Arrow(PartsReader):
             opened_file = _File(file, data, opening.features, bad, opening.cache)
             return opened_file, opened_file.fields
 
-        self._decoded = Decoded(_load, _KEPT_BATCHES)
+        self._decoded = Decoded(_load, _KEPT_BATCHES, _ranges)
         schema, served = files_that_serve(
             opening, opened, lambda opened_file: opened_file.schema.names
         )
@@ -322,6 +326,41 @@ def _width(kind: pa.DataType) -> float:
         return int(kind.bit_width)
     except ValueError:
         return inf
+
+
+def _ranges(stored: _Batch) -> list[Range]:
+    """Return where a record batch of a remote file lies, where all of its columns are wanted."""
+    one, number, _ = stored
+    if one.places:
+        (start, _), (stop, _) = one.places[number : number + 2]
+    elif one.fetched and len(one.fields) == len(one.schema):
+        start, stop = one.bounds[number]
+    else:
+        return []
+    return [(one.file, start, stop)] if 0 <= start <= stop <= one.file.size else []
+
+
+#: A block of the footer: its first byte, the bytes of its header (and padding), and of its body.
+_BLOCK = np.dtype([("at", "<i8"), ("head", "<i4"), ("", "<i4"), ("body", "<i8")])
+
+
+def _bounds_of(data: RemoteFile, size: int, count: int) -> list[tuple[int, int]]:
+    """Return where each batch of a file begins and ends, by its footer, a table of flatbuffers.
+
+    Its fourth field are the blocks of batches.
+    """
+    tail = len(_MAGIC) + 4
+    data.seek(size - tail)
+    length = int.from_bytes(data.read(4), "little")
+    data.seek(size - tail - length)
+    footer = data.read(length)
+    table = int.from_bytes(footer[:4], "little")
+    fields = table - int.from_bytes(footer[table : table + 4], "little", signed=True)
+    at = table + int.from_bytes(footer[fields + 10 : fields + 12], "little")
+    at += int.from_bytes(footer[at : at + 4], "little") + 4
+    blocks = np.frombuffer(footer, _BLOCK, count, at)
+    stops = blocks["at"] + blocks["head"] + blocks["body"]
+    return [*zip(blocks["at"].tolist(), stops.tolist(), strict=True)]
 
 
 def _load(stored: _Batch) -> Mapping[str, StoredColumn]:

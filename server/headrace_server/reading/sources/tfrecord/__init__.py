@@ -23,7 +23,7 @@ from ....files.durable_file import MOST_OPEN
 from ....files.index_cache import some_of
 from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
-from ....files.ranges import RangedFiles, expect, open_stream
+from ....files.ranges import RangedFiles, open_stream, with_ends
 from ...block_order import even_blocks
 from ...chunk import Chunk, Faults, Origin, without
 from ...columns import Column, Rows, numbers_of
@@ -58,9 +58,7 @@ class Tfrecord(Source):
     def open(cls, opening: Opening) -> StreamSource:
         features = opening.features or {}
         fields = {name: feature.field for name, feature in features.items()}
-        far = [file for file in opening.files if is_remote(file.path)]
-        expect((file, 0, min(HEAD, file.size)) for file in far)
-        compressions = [_detected(file) for file in opening.files]
+        compressions = [_detected(file) for file in with_ends(opening.files, HEAD)]
         parser = ExampleParser(features)
         if any(compressions):
 
