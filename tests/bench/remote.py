@@ -36,10 +36,10 @@ BUFFER = 1000
 BLOCKS = 8
 DELAY_S = 0.02
 ROUNDS = 3
+#: boto3 comes with moto, of a version that s3fs allows.
 _REQUIREMENTS = (
     *(
         "moto[server]==5.2.5",
-        "boto3",
         "s3fs>=2025.1",
         "webdataset==1.0.2",
         "mosaicml-streaming==0.13.0",
