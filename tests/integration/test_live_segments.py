@@ -19,7 +19,7 @@ import headrace
 import headrace_server as hs
 from tests.chaos.proxy import proxy_of
 from tests.examples import some
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
 from .serving import connect, kill_worker
@@ -184,6 +184,10 @@ def test_a_drained_feed_trains_what_it_has_read():
     assert rest in ([], [[1]])
 
 
+def no_seven(example: dict[str, Any]) -> bool:
+    return not example["key"].endswith(b"7")
+
+
 DRAWN = {
     "arrival": {},
     "lanes": {"order": "lanes"},
@@ -194,14 +198,15 @@ DRAWN = {
 
 @pytest.mark.parametrize("seed", range(some(8)))
 def test_each_step_is_trained_once_in_order_whoever_dies(seed: int, tmp_path: Path):
-    """Options, ranks, trainers, partitions and workers are drawn; workers and producers die."""
+    """Options, filters, ranks, partitions and workers are drawn; workers and producers die."""
     chance = random.Random(seed)
     options = DRAWN[[*DRAWN][seed % len(DRAWN)]]
     world, workers = chance.choice([0, 0, 2]), chance.choice([1, 2])
     judge = Judge(options.get("stride", 3), options.get("left", 0))
     durable: dict[str, int] = {}
     lives = [0] * workers
-    pipeline = segments(live(), batch_size=chance.choice([1, 2]), **options)
+    source = live().filter(no_seven, columns=["key"]) if seed % 2 else live()
+    pipeline = segments(source, batch_size=chance.choice([1, 2]), **options)
 
     def train(server: hs.Server, rank: int) -> None:
         given = {"rank": rank, "world_size": world, "run": 1} if world else {}
@@ -244,6 +249,9 @@ def test_each_step_is_trained_once_in_order_whoever_dies(seed: int, tmp_path: Pa
             out.close_log()
         for trainer in trainers:
             trainer.result(PATIENCE_S)
+    if seed % 2:
+        assert not [key for key in judge.next if key.endswith("7")]
+        durable = {key: steps for key, steps in durable.items() if not key.endswith("7")}
     if world:  # the last rounds may be incomplete
         assert sum(judge.next.values()) > 0
         assert all(judge.next[key] <= steps for key, steps in durable.items())
@@ -317,3 +325,50 @@ def test_a_feed_without_growing_sequences_has_no_versions():
     with hs.run(live().batch(1, dynamic_pad=True)) as server, connect(server) as feed:
         with pytest.raises(ValueError, match="cuts no sequences of a log before they end"):
             feed.set_version(1)
+
+
+def asked_for(example: dict[str, Any]) -> bool:
+    return bool(example["key"].startswith(b"a"))
+
+
+def log_of(server: hs.Server) -> dict[str, int]:
+    log: dict[str, int] = server.stats()["default"]["log"]
+    return log
+
+
+def test_a_filter_of_context_leaves_sequences_out_before_they_have_ended(tmp_path: Path):
+    """Those that it refuses hold no place, no file and no credit, in any life of the worker."""
+    source = live(max_open=4, max_backlog=1 << 20).filter(asked_for, columns=["key"])
+    pipeline = segments(source.select(["key", "x"]), batch_size=1, capacity=1)
+    judge = Judge()
+    with hs.run(pipeline, state_dir=tmp_path) as server, produce(server) as out:
+        wanted, other = out.open("a", {"key": "a"}), out.open("b", {"key": "b"})
+        with connect(server) as feed:
+            grow(wanted, 3)
+            judge.train(next(feed))
+            for life in range(2):
+                for _ in range(8):  # 4 MB in all, which is more than a backlog may have
+                    other.extend({"x": np.zeros(1 << 16, np.float32)})
+                    out.flush()
+                out.append({"x": [0.0, 1.0], "key": "c"})
+                grow(wanted, wanted.steps + 3)
+                out.flush()
+                judge.train(next(feed))
+                # The commit is stored, and with it that the feed is beyond the steps of the other.
+                assert eventually(lambda: log_of(server)["backlog_bytes"] < 1 << 19)
+                kill_worker(server, 0, life)
+            grow(wanted, 12)
+            other.end()
+            wanted.end()
+            out.close_log()
+            for batch in feed:
+                judge.train(batch)
+    judge.check({"a": 12})
+    assert [*judge.next] == ["a"]
+
+
+def test_a_filter_that_reads_steps_waits_for_the_end_of_a_sequence():
+    with pytest.raises(ValueError, match="filters of context between"):
+        segments(live().filter(asked_for, columns=["key", "x"]), max_staleness=1)
+    with pytest.raises(ValueError, match=r"columns\[0\]='y' is not one of the columns"):
+        live().filter(asked_for, columns=["y"])

@@ -612,7 +612,10 @@ class Ledger:
             self._since += entry.nbytes + _RECORD_COST
         if row >= 0 and view.floors[row] == _UNREAD:
             view.floors[row] = 0 if record.kind == Kind.OPENED else _DONE
-        return row >= 0 and view.floors[row] != _DONE
+        if row >= 0 and view.floors[row] == _DONE:  # a feed has refused it while it is open
+            self._sweep(row)
+            return False
+        return row >= 0
 
     def release(self, name: str, seen: int, floors: Mapping[int, int], done: Iterable[int]) -> None:
         """Note that a feed's journal has stored what it needs no longer."""

@@ -26,8 +26,10 @@ from headrace_proto.schema import Field
 from ..making.segment_cutting import Cutting, Offer
 from ..making.slab import Slab
 from ..making.state_table import stored_states
+from ..reading.chunk import ORDINAL_BITS
 from ..reading.intake import Intake
 from ..reading.sources.live import LogReader
+from ..reading.stages.filter import Filter
 from ..shaping.log_admission import END, LogAdmission
 from ..shaping.plan import Read
 from ..shaping.spans import Spans
@@ -62,6 +64,7 @@ class LiveRun(SegmentRun):
         self._log: LogAdmission = self.machine.log
         self._source, self._feed = source, source.growing(self.number)
         self._log.newest = lambda of, step: self._feed.newest(of, step)[:2]
+        self._filters = [step for step in intake.stages.steps if isinstance(step, Filter)]
         self._told = -1  # position up to which the log is applied in the last record
         self._release: tuple[int, dict[int, int], list[int]] | None = None
 
@@ -101,20 +104,36 @@ class LiveRun(SegmentRun):
         if self.cutting.phased and (opened := [one.of for one in events if one.key is not None]):
             drawn = dict(zip(opened, self._openings(opened), strict=True))
             events = [one._replace(opening=drawn.get(one.of, 0)) for one in events]
+        empty = set[int]()
         for one in events:
             if one.key is not None and one.close == END and not one.steps:
+                empty.add(one.of)
                 error = DataError(
                     f"log {self._source.name!r}, partition {self.number}, record {one.position}: a "
                     "whole example has sequences of unequal lengths, or without a step: nothing "
                     "can be cut"
                 )
                 self.intake.bad.report(error, "unequal_lengths")
+        if self._filters:
+            opened = [one.of for one in events if one.key is not None]
+            refused = self._refused([of for of in opened if of not in empty])
+            events = [one for one in events if one.of not in refused]
         self.intake.count_dropped()
         self.intake.check_bad()
         self._log.take_events(events, position)
         self.intake.rows_read += len(events)
         self.machine.input.arrived(read, 0, None if over else self.intake.start)
         return True
+
+    def _refused(self, opened: Sequence[int]) -> set[int]:
+        """Return the new sequences whose context a filter refuses."""
+        chunk = self._source.contexts(self.number, opened)
+        self.intake.bad.hand.hold(chunk, 0)
+        for step in self._filters:
+            chunk = step.apply(chunk, self.intake.bad) if len(chunk) else chunk
+        refused = {*opened}.difference((chunk.ordinals & (1 << ORDINAL_BITS) - 1).tolist())
+        self._feed.refuse(refused)
+        return refused
 
     def _openings(self, opened: Sequence[int]) -> list[int]:
         """Return the steps of first segments of sequences."""

@@ -336,12 +336,17 @@ class Pipeline:
         return self._with_stage("unbatch")
 
     @checking
-    def filter(self, fn: Function) -> Pipeline:
+    def filter(self, fn: Function, *, columns: Iterable[str] | None = None) -> Pipeline:
         """Keep the examples for which a function returns True. Those dropped are counted.
 
-        ``fn`` gets the same as that of ``map``, and returns a bool.
+        ``fn`` gets the same as that of ``map``, or only these ``columns`` of it, and returns a
+        bool.  Behind ``live`` a filter whose ``columns`` are of the context lets segments be cut of
+        sequences that still grow.
         """
-        return self._with_stage("filter", function=name_of(fn))
+        read = (
+            {} if columns is None else {"columns": checked_names("columns", columns, self.fields)}
+        )
+        return self._with_stage("filter", function=name_of(fn), **read)
 
     @checking
     def select(self, names: Iterable[str]) -> Pipeline:

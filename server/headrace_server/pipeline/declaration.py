@@ -260,9 +260,22 @@ class Declaration:
 
 
 def grows(source: Source, order: ReadingOrder, stages: tuple[Stage, ...]) -> bool:
-    """Return whether segments can be cut of examples that grow: of a log, in its own order."""
-    plain = source.kind == "live" and order.seed is None
-    return plain and all(stage.kind == "select" for stage in stages)
+    """Return whether segments can be cut of examples that grow: of a log, in its own order.
+
+    Filters may judge them by columns of their context alone.
+    """
+    features = source.features or {}
+    context = {name for name, feature in features.items() if not feature.field.ragged_dims}
+    early = (
+        stage.kind == "select"
+        or (
+            stage.kind == "filter"
+            and "columns" in stage.options
+            and context.issuperset(stage.options["columns"])
+        )
+        for stage in stages
+    )
+    return source.kind == "live" and order.seed is None and all(early)
 
 
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:

@@ -186,7 +186,8 @@ def _check_growth(options: dict[str, Any], live: bool) -> None:
         elif not live:
             raise ValueError(
                 f"{name}={options[name]!r} needs the shape directly after hs.live(), with nothing "
-                "but .select() between: elsewhere an example is whole before it is cut"
+                "but .select() and filters of context between: elsewhere an example is whole "
+                "before it is cut"
             )
     if live and options["state_placement"] == "trainer":
         raise ValueError(

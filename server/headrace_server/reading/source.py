@@ -90,6 +90,12 @@ class GrowingFeed(Protocol):
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         """Return key and context of a sequence, and the records with these steps."""
 
+    def context(self, of: int) -> memoryview:
+        """Return the context of a sequence."""
+
+    def refuse(self, of: Iterable[int]) -> None:
+        """Give no further event of sequences; a later life refuses them as well."""
+
     def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
         """Note that the feed's journal has stored that it needs less."""
 

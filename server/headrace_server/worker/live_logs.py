@@ -339,6 +339,14 @@ class Growing:
                     found.append(Piece(s.first[at], log.data(at)))
             return s.keys[s.row[of]], log.context(of), found
 
+    def context(self, of: int) -> memoryview:
+        with self.of.lock:
+            return self.of.log.context(of)
+
+    def refuse(self, of: Iterable[int]) -> None:
+        with self.of.changing() as ledger:
+            ledger.release(self.view, ledger.views[self.view].seen, {}, of)
+
     def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
         with self.of.changing() as ledger:
             view = ledger.views[self.view]

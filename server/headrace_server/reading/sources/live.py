@@ -101,6 +101,15 @@ class LogReader(StreamSource):
         ordinals = self.ordinals(stream, [of for of, _, _ in ranges])
         return Chunk.of(columns, ordinals, f"log {self.name!r}, partition {stream}"), keys
 
+    def contexts(self, stream: int, of: Sequence[int]) -> Chunk:
+        """Return the context of sequences as a chunk without their steps."""
+        parts: _Parts = {name: ([], [], []) for name in self._of_context}
+        for context in map(self.growing(stream).context, of):
+            _enter(parts, {}, self._of_context, context)
+        columns = {n: _column(field, *parts[n], len(of)) for n, field in self._of_context.items()}
+        where = f"log {self.name!r}, partition {stream}"
+        return Chunk.of(columns, self.ordinals(stream, of), where)
+
     def ordinals(self, stream: int, of: Sequence[int]) -> np.ndarray:
         """Return the ordinals of sequences whose segments are cut: positions of their openings."""
         return np.array(of, np.int64) | stream << ORDINAL_BITS

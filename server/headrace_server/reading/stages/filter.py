@@ -17,14 +17,19 @@ class Filter(Stage):
 
     repeatable = True
 
-    def __init__(self, function: str | Sent) -> None:
+    def __init__(self, function: str | Sent, columns: list[str] | None = None) -> None:
+        """``columns``: those that the function gets, and not all."""
         self._function = RowFunction(function, f"filter function {function}", "filter_failed")
+        self._columns = columns
 
     def open(self) -> None:
         self._function.load()
 
     def apply(self, chunk: Chunk, bad: BadRecords) -> Chunk:
-        rows, verdicts = self._function.over_rows(chunk, bad, _verdict_fault)
+        seen = chunk
+        if self._columns is not None:
+            seen = chunk.with_columns({name: chunk.columns[name] for name in self._columns})
+        rows, verdicts = self._function.over_rows(seen, bad, _verdict_fault)
         if len(rows) < len(chunk):
             chunk = chunk.take(np.array(rows, np.int64))
         return self.kept(chunk, np.array(verdicts, bool), "filtered")
