@@ -28,7 +28,10 @@ from headrace_server.logs.words import Answer, Denied, Item
 
 #: Bytes of a step in each of its columns.
 WIDTHS = (8, 4)
+#: A world that lasts longer does not end …
 _GIVEN_UP_S = 3000.0
+#: … and where nothing was stored, acknowledged or trained for so long.
+_STALLED_S = 800.0
 
 
 class Broken(AssertionError):
@@ -810,12 +813,15 @@ class World:
     # Life
 
     def run(self) -> World:
-        steps = 0
+        steps, moved, moved_at = 0, (), 0.0
         while self.events and not (steps % 50 == 0 and self.at_end()):
+            if steps % 50 == 0 and moved != (moves := self.moves()):
+                moved, moved_at = moves, self.now
             self.now, _, call = heapq.heappop(self.events)
             call()
             steps += 1
-            law(steps < 400_000 and self.now < _GIVEN_UP_S, f"the world does not end: {self.why()}")
+            ends = steps < 400_000 and self.now < min(_GIVEN_UP_S, moved_at + _STALLED_S)
+            law(ends, f"the world does not end: {self.why()}")
         self.check_end()
         return self
 
@@ -826,6 +832,11 @@ class World:
             and not (feed.at or feed.unstored or feed.gone or feed.moved)
             for feed in owner.feeds
         )  # fmt: skip
+
+    def moves(self) -> tuple[int, ...]:
+        """Return counts that grow while the world goes on; a feed that is taken back has less."""
+        counts = self.trained.values(), self.acknowledged.values()
+        return (self.owner.log.ledger.durable, *map(sum, counts), self.counts["resumed"])
 
     def why(self) -> str:
         ledger = self.owner.log.ledger
