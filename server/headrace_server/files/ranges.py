@@ -93,7 +93,7 @@ def _read(file: DataFile, start: int, stop: int) -> bytes:
             data = system.cat_file(path, start=start, end=stop, **given)
     if not tag:
         _check(file)
-    elif tag != file.stamp or len(data) != stop - start:
+    if tag not in ("", file.stamp) or len(data) != stop - start:
         _checked.pop(file, None)
         _check(file)
         raise OSError(f"{len(data)} bytes of version {tag} came in place of {stop - start}")

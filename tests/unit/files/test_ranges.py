@@ -179,6 +179,19 @@ def test_a_fault_that_passes_is_overcome_and_no_other_bytes_come(store, monkeypa
     assert store.failed[fault] >= 2 - (fault == "stall")
 
 
+@pytest.mark.parametrize("fault", ["cut", "short"])
+def test_less_than_was_asked_for_is_never_taken_from_a_store_without_versions(store, fault):
+    store.tags = False
+    try:
+        source = RangedFiles(files(store, "a"))
+        taken(source, [0], [1])
+        store.due = [fault]
+        assert taken(source, [9 * BLOCK], [BLOCK]) == [CONTENT[9 * BLOCK : 10 * BLOCK]]
+        assert store.failed[fault]
+    finally:
+        store.tags = True
+
+
 @pytest.mark.parametrize("fault", ["429 7", "503 7"])
 def test_a_store_that_asks_to_wait_is_given_its_time(store, monkeypatch, fault):
     source, pauses = RangedFiles(files(store, "a")), []
