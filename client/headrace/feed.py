@@ -12,7 +12,6 @@ filters, and of segments.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import warnings
 import weakref
@@ -71,7 +70,6 @@ class Feed:
 
     def __init__(self, link: Link, framework: Framework) -> None:
         self._framework = framework
-        self._pid = os.getpid()
         self._log: FeedLog | None = None
         self._begin(link)
 
@@ -181,7 +179,8 @@ class Feed:
 
         Where states stay with the trainer it waits until the batch before is saved.
         """
-        self._link.check_usable()
+        if not self._link.usable:
+            self._link.check_usable()
         self._hands.on_next()
         while True:
             try:
@@ -701,9 +700,9 @@ class Feed:
 
     def _leave(self, commit: bool) -> None:
         link, hands = self._link, self._hands
-        if link.waits.left or os.getpid() != self._pid:
+        if not link.usable:
             return
-        link.waits.left = True
+        link.leave()
         try:
             hands.leave(commit)
             if commit and not link.waits.failure_raised:

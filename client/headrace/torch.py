@@ -374,7 +374,7 @@ class _Follower:
         if self._layout is not None and self._layout.states:
             batch._saving = self
             if self._layout.kept:
-                lanes, starts = batch.array("@lane"), batch.array("@starts")
+                lanes, starts = batch.array("@lane").tobytes(), batch.array("@starts")
                 before = self._lanes.get(batch.partition)
                 batch._cache.update(continued(batch, lanes, starts, before))
         return batch
@@ -390,5 +390,5 @@ class _Follower:
                 raise unknown_state(name, states)
             self._saved[name] = torch.as_tensor(value).detach()
         if self._layout.kept and len(self._saved) == len(states):
-            lanes, goes_on = batch.array("@lane"), batch._goes_on()
+            lanes, goes_on = batch.array("@lane").tobytes(), batch._goes_on()
             self._lanes[batch.partition] = LaneStates(batch.token, lanes, goes_on, self._saved)

@@ -179,29 +179,25 @@ class Channel:
 
     def _cut(self, got: memoryview, messages: list[list[bytes]]) -> int:
         """Cut off the whole messages; return where the rest begins."""
-        at, end = 0, len(got)
-        while (rest := end - at) >= _COUNT.size and not self.fault:
-            if rest >= _ONE.size:
-                count, length = _ONE.unpack_from(got, at)
-                body = at + _ONE.size
-                # as most messages are
-                if count == 1 and length <= end - body and length <= self._most_bytes:
-                    at = body + length
-                    messages.append([bytes(got[body:at])])
-                    continue
-            else:
-                (count,) = _COUNT.unpack_from(got, at)
+        at, end, most = 0, len(got), self._most_bytes
+        while (body := at + _ONE.size) <= end:  # as most messages are: of one frame, and whole
+            count, length = _ONE.unpack_from(got, at)
+            if count != 1 or length > end - body or length > most:
+                break
+            at = body + length
+            messages.append([bytes(got[body:at])])
+        while end - at >= _COUNT.size and not self.fault:
+            (count,) = _COUNT.unpack_from(got, at)
             body = at + _COUNT.size + 8 * count
             if not 1 <= count <= self._most_frames:
-                most = self._most_frames
-                self.fault = f"a message of {count} frames came: 1 to {most} are allowed"
+                allowed = f"1 to {self._most_frames} are allowed"
+                self.fault = f"a message of {count} frames came: {allowed}"
                 break
             if end < body:
                 break
             lengths = struct.unpack_from(f"<{count}Q", got, at + _COUNT.size)
             total = sum(lengths)
-            if total > self._most_bytes:
-                most = self._most_bytes
+            if total > most:
                 self.fault = f"a message of {total} bytes came: at most {most} are allowed"
                 break
             if end < body + total:

@@ -25,13 +25,13 @@ class LaneStates:
     """
 
     token: int
-    lanes: np.ndarray
+    lanes: bytes  # of the rows (int32)
     goes_on: np.ndarray  # whether the example at the end of each row does, and may be flushed
     states: Mapping[str, Any]
 
 
 def continued(
-    batch: SegmentBatch, lanes: np.ndarray, starts: np.ndarray, kept: LaneStates | None
+    batch: SegmentBatch, lanes: bytes, starts: np.ndarray, kept: LaneStates | None
 ) -> dict[str, Any]:
     """Return the columns of states of a batch, where states stay with the trainer.
 
@@ -45,19 +45,20 @@ def continued(
     """
     states, own = batch._layout.states, batch._framework
     source = None  # where the kept state of each row lies; 0 for rows that begin
-    if kept is None or kept.lanes.tobytes() != lanes.tobytes():
-        place = np.full(batch._layout.batch_size, -1, np.int64)
+    if kept is None or kept.lanes != lanes:
+        place, numbers = np.full(batch._layout.batch_size, -1), np.frombuffer(lanes, np.int32)
         if kept is not None:
-            place[kept.lanes] = np.arange(len(kept.lanes))
-        source = place[lanes]
+            before_in = np.frombuffer(kept.lanes, np.int32)
+            place[before_in] = np.arange(len(before_in))
+        source = place[numbers]
         source[starts] = 0
         if (source < 0).any():
             raise ProtocolError(
                 f"batch {batch.partition}/{batch.number} of lanes goes on in lane "
-                f"{lanes[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
+                f"{numbers[np.argmax(source < 0)]} with a sequence that was not in this trainer's "
                 "hands"
             )
-    before = {} if kept is None or not len(kept.lanes) else kept.states
+    before = {} if kept is None or not kept.lanes else kept.states
     if source is None and not len(starts):
         return {"state:" + name: value for name, value in before.items()}
     found = {}

@@ -110,13 +110,13 @@ class Saving(TakenBatches):
         batch._saves = saves = _Saves(self._link.waits.looked_at, lock, {})
         if self.kept:
             partition = given.partition
-            lanes, starts = batch.array("@lane"), batch.array("@starts")
+            lanes, starts = batch.array("@lane").tobytes(), batch.array("@starts")
             if partition in self._torn:
                 if len(starts) < batch.rows:
                     raise BatchGone
                 self._torn.discard(partition)
             batch._cache.update(continued(batch, lanes, starts, self._lanes.get(partition)))
-            saves.lanes = lanes.copy()
+            saves.lanes = lanes
         held.shown = batch
         return batch
 
@@ -189,7 +189,8 @@ class Saving(TakenBatches):
 
     def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> Any:
         """Save states of a batch: all of these, or none; in a traced function, the operation."""
-        self._link.check_usable()
+        if not self._link.usable:
+            self._link.check_usable()
         ready = {}
         try:
             for name, value in values.items():

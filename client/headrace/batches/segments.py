@@ -221,9 +221,10 @@ class SegmentBatch(BatchInHand):
 
         Of a packed row it is the state before its first step.
         """
-        if not isinstance(name, str) or name not in self._layout.states:
-            raise unknown_state(name, self._layout.states)
-        return self._column("state:" + name)
+        try:
+            return self._column("state:" + name)
+        except (KeyError, TypeError):
+            raise unknown_state(name, self._layout.states) from None
 
     def initial_state(self, name: str) -> Any:
         """``[1, …]``: the state with which examples begin, at ``resets``, with ``pack=True``."""

@@ -14,7 +14,7 @@ The lazy thread looks every moment, so heartbeats go out, released memory is rep
 noticed whatever the trainer does.  Small notices wait a moment or two for the trainer's next call.
 
 The client measures silence by a clock that stands still while this process is suspended; some
-thread reads it twice a second or more.  After a suspension a heartbeat goes out at once, since
+thread reads it twice a second or more.  After a suspension the lazy thread sends a heartbeat, since
 leases end by the server's clock, and messages of the server are handled before it counts as silent.
 
     silent for 2.5 heartbeats ─► the session is lost, and says Hello
@@ -152,15 +152,16 @@ class Wire:
                     self._listener = me
                 if self._listener is not me:
                     return self._follow(news, at_most_s)
-                now = self._exchange(hears=False, now=now)
+                now = self._send(now)
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:
                     return now
-                at_most_s = min(at_most_s, self._due_in(now))
+                for connection in self.connections:
+                    at_most_s = min(at_most_s, connection.session.due_at - now)
             self.slept += self._sleep.wait(at_most_s)
             with self.lock:
                 self._asleep = False
-                now = self._exchange(says=False)
+                now = self._receive()
                 if self.news == news:
                     self._away = lose_silent(self.sessions, self._away, now)
                 return now
@@ -194,53 +195,66 @@ class Wire:
         if threading.current_thread() is not self._thread:
             Deadline(_CLOSE_S).join(self._thread)
 
-    def _due_in(self, now: float) -> float:
-        """Return the seconds until a session has a message to send without a new event."""
-        due_in_s = inf
-        for connection in self.connections:
-            due_in_s = min(due_in_s, connection.session.due_in(now))
-        return due_in_s
-
     # The connections, under the lock
 
-    def _exchange(self, says: bool = True, hears: bool = True, now: float | None = None) -> float:
-        """Send due messages, and handle those that have arrived; return the time.
+    def _exchange(self) -> float:
+        """Send due messages, and handle those that have arrived; return the time."""
+        self._send(hears=False)
+        return self._receive()
 
-        The caller holds the lock.  Unless it ``hears``, only those are handled that no poll would
-        report.  The feed fails with an error of this.
+    def _send(self, now: float | None = None, hears: bool = True) -> float:
+        """Send due messages; return the time.  The caller holds the lock.
+
+        ``hears``: also handle messages that no poll would report.
         """
         now = self.clock() if now is None else now
         # Closed, or in a signal handler amid such a step.
         if not self.connections or self._in_use:
             return now
-        self._in_use = True
+        self._in_use, self._said_at = True, now
         try:
-            if says:
-                self._said_at = now
-                if self.clock.slept_s > self._slept_s:
-                    self._slept_s = self.clock.slept_s
-                    for session in self.sessions:
-                        session.hurry()
-                for connection in self.connections:
-                    connection.send(now)
-            alone = len(self.connections) == 1
-            ready = self._sleep.look() if hears and not alone else ()
             for connection in self.connections:
-                if not connection.quiet or (hears and (alone or connection.channel_in(ready))):
+                connection.send(now)
+                if hears and not connection.quiet:
                     connection.receive(now)
-        except Exception as error:
-            self.fail(error)
-        except BaseException:  # Ctrl-C, say
-            if any(connection.amid_message for connection in self.connections):
-                # Half of it may be sent.
-                self.fail(ConnectionLost("the connection was interrupted amid a message"))
-            for connection in self.connections:  # messages that were just received may be lost
-                connection.skip_rest()
-                connection.session.greet()
-            raise
+        except BaseException as error:
+            self._end_by(error)
         finally:
             self._in_use = False
         return now
+
+    def _receive(self) -> float:
+        """Handle messages that have arrived; return the time.  The caller holds the lock."""
+        now, connections = self.clock(), self.connections
+        if not connections or self._in_use:
+            return now
+        self._in_use = True
+        try:
+            if len(connections) == 1:
+                connections[0].receive(now)
+            else:
+                ready = self._sleep.look()
+                for connection in connections:
+                    if not connection.quiet or connection.channel_in(ready):
+                        connection.receive(now)
+        except BaseException as error:
+            self._end_by(error)
+        finally:
+            self._in_use = False
+        return now
+
+    def _end_by(self, error: BaseException) -> None:
+        """Let the feed fail with an error, or go on after Ctrl-C, say, which is raised again."""
+        if isinstance(error, Exception):
+            self.fail(error)
+            return
+        if any(connection.amid_message for connection in self.connections):
+            # Half of it may be sent.
+            self.fail(ConnectionLost("the connection was interrupted amid a message"))
+        for connection in self.connections:  # messages that were just received may be lost
+            connection.skip_rest()
+            connection.session.greet()
+        raise error
 
     def fail(self, error: BaseException) -> None:
         with self.lock:
@@ -305,7 +319,12 @@ class Wire:
             rest_s = 0.0
             if welcome is not None and all(session.connected for session in self.sessions):
                 rest_s = min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
-            if self._due_in(now) > 0 and now - self._said_at < rest_s:
+            if self.clock.slept_s > self._slept_s:
+                self._slept_s = self.clock.slept_s
+                for session in self.sessions:
+                    session.hurry()
+            due = any(connection.session.due_in(now) <= 0 for connection in self.connections)
+            if not due and now - self._said_at < rest_s:
                 return
             for connection in self.connections:
                 connection.quiet = False

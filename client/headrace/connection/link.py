@@ -15,6 +15,7 @@ A feed has one owner or several, on one server or several, and a trainer a sessi
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
@@ -51,6 +52,18 @@ _TORN = (
 )
 
 
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Stop a fork of this process from using its parent's links."""
+    for link in _links:
+        link.usable = False
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Link:
     """A trainer's side of its sessions with the owners of one feed."""
 
@@ -71,6 +84,8 @@ class Link:
         self._timeout_s, self._keys, self._directory = timeout_s, keys, directory
         self._prefetch = prefetch or Prefetch(0)
         self._pid = os.getpid()
+        self.usable = True  # until the trainer leaves; not in a fork of this process
+        _links.add(self)
         self._counted_at = 0.0  # until when waits are counted
         addresses = address.split(",")
         check_files(len(addresses))
@@ -197,16 +212,21 @@ class Link:
         if os.getpid() == self._pid:
             self.close()
 
+    def leave(self) -> None:
+        """Refuse further calls of the trainer, which leaves the feed."""
+        self.usable, self.waits.left = False, True
+
     def check_usable(self) -> None:
         """Raise ForkedProcess or FeedClosed where this link is not usable any more."""
+        if self.usable:
+            return
         if os.getpid() != self._pid:
             raise ForkedProcess(
                 f"this feed was connected in process {self._pid} and is used in its fork "
                 f"{os.getpid()}: connect in the process that uses it (in a torch DataLoader: in "
                 "the dataset's __iter__, or use num_workers=0 and let headrace do the reading)"
             )
-        if self.waits.left:
-            raise FeedClosed("this feed was closed; connect again")
+        raise FeedClosed("this feed was closed; connect again")
 
     def take(
         self,

@@ -203,6 +203,7 @@ class Session:
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the last message of the server came
     awaited_s: float = 0.0  # how long this trainer waited for a batch of this owner
+    due_at: float = -1e9  # when a message is due without a new event, at the last ``outgoing``
     requests: Requests = field(default_factory=Requests)
     connected: bool = False  # whether the server has let it in, and is not lost since
     mapped: MappedBatches = field(default_factory=MappedBatches)
@@ -410,6 +411,7 @@ class Session:
             if self.member.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
+            self.due_at = now + _HELLO_S
             if self._greeting is None:
                 self._greeting = self._hello()
             return [self._greeting]
@@ -417,15 +419,19 @@ class Session:
         number, trainer = self.welcome.session, self.member.trainer
         messages: list[Said] = []
         # ``due`` asks for what is wanted, too
-        if trainer.due(self.number) or self.due_in(now) <= 0:
+        due_in_s = 0.0 if trainer.due(self.number) else self.due_in(now)
+        if due_in_s <= 0:
             messages = self._steps(number, now)
-        if self.requests.unsent:
-            messages += self.requests.due(number)
-        self._said += len(messages)
-        if now - self._said_at >= self.welcome.heartbeat_s:
-            self._said_at = now
-            messages.append((self._renew(number, now), []))
-            self._said += 1
+            if self.requests.unsent:
+                messages += self.requests.due(number)
+            self._said += len(messages)
+            heartbeat_s = self.welcome.heartbeat_s
+            due_in_s = self._said_at + heartbeat_s - now
+            if due_in_s <= 0:
+                self._said_at, due_in_s = now, heartbeat_s
+                messages.append((self._renew(number, now), []))
+                self._said += 1
+        self.due_at = now + due_in_s
         return messages
 
     def _hello(self) -> Said:
@@ -535,7 +541,7 @@ class Session:
 
     def hurry(self) -> None:
         """Send the next heartbeat at once: this process could not send it in time."""
-        self._said_at = -1e9
+        self._said_at = self.due_at = -1e9
 
     def due_in(self, now: float) -> float:
         """Return the seconds until a message is due without a new event."""

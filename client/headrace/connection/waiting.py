@@ -68,8 +68,9 @@ class Waits:
                     return result
                 if end is not None and end():
                     return None
-                leaves = self.left and any(session.stopped for session in wire.sessions)
-                limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
+                limit_s = timeout_s
+                if self.left and any(session.stopped for session in wire.sessions):
+                    limit_s = min(timeout_s, _LEAVE_S)
                 if over and now - started >= limit_s:  # and a message of the server came since
                     session = wire.sessions[0] if about is None else about()
                     slept_s = wire.clock.slept_s - slept_s

@@ -68,7 +68,7 @@ def test_more_than_a_message_holds_is_refused_with_the_limit():
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_row_that_goes_on_without_a_kept_state_is_a_protocol_error(first: int):
-    lanes, starts = np.arange(2), np.array([1 - first])
+    lanes, starts = np.arange(2, dtype=np.int32).tobytes(), np.array([1 - first])
     layout = SimpleNamespace(states={}, batch_size=2)
     batch: Any = SimpleNamespace(_layout=layout, _framework=None, partition=0, number=1)
     with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes goes on in lane {first}"):
