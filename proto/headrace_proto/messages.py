@@ -54,7 +54,7 @@ from .checks import (
     Map,
     Plain,
     Rank,
-    Rows,
+    RowCount,
     Seconds,
     Signed,
     Text,
@@ -96,7 +96,7 @@ class Handed:
     number: Count
     epoch: Count  # of its turn …
     index: Count  # … and its number in it
-    rows: Rows
+    rows: RowCount
     place_bytes: Count = 0  # of its place, in frame 1
     committed: Flag = False
     state_bytes: Count = 0  # of its states, in frame 2 …

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from . import limits
-from .checks import Blob, Columns, Count, Counts, Flag, Plain, Rows, Signed, Text, check_faults
+from .checks import Blob, Columns, Count, Counts, Flag, Plain, RowCount, Signed, Text, check_faults
 from .codec import LAYOUT, Registry, pack, unpack
 from .errors import ProtocolError
 
@@ -67,7 +67,7 @@ class Given(NamedTuple):
     turn_epoch: Count  # its turn: the epoch, or 0 where batches cross epochs …
     turn_index: Count  # … and its number in it
     epoch: Count  # of its first row
-    rows: Rows
+    rows: RowCount
     nbytes: Count
     bucket: Signed = -1  # where the feed has buckets or classes
     offset: Count = 0  # in the segment

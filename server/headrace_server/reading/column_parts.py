@@ -45,7 +45,7 @@ T = TypeVar("T")
 #: Stored bytes of the parts that are decoded before they are read in turn.
 _AHEAD_BYTES: Final = 1 << 25
 #: The number of a group of rows that are stored together, or that of each row.
-Batch = int | np.ndarray
+BatchNumbers = int | np.ndarray
 
 
 class StoredRows(NamedTuple):
@@ -63,7 +63,7 @@ class StoredColumn(Protocol):
     @property
     def field(self) -> Field: ...
 
-    def read(self, batch: Batch, rows: Rows) -> StoredRows: ...
+    def read(self, batch: BatchNumbers, rows: Rows) -> StoredRows: ...
 
 
 _Held = Mapping[str, StoredColumn]
@@ -75,11 +75,11 @@ class Whole(NamedTuple):
     column: Column
     field: Field
 
-    def read(self, batch: Batch, rows: Rows) -> StoredRows:
+    def read(self, batch: BatchNumbers, rows: Rows) -> StoredRows:
         return StoredRows(take(self.column, rows))
 
 
-def origin_in(file: str, first: int) -> Callable[[Batch, Rows], Origin]:
+def origin_in(file: str, first: int) -> Callable[[BatchNumbers, Rows], Origin]:
     """Return the origin of consecutive rows of a file, from record ``first`` on."""
 
     return lambda _, rows: Origin.single(file, first + numbers_of(rows))
@@ -149,10 +149,10 @@ class ColumnPart(IndexedSource):
     length: int
     columns: Callable[[], _Held]
     schema: Schema
-    origin: Callable[[Batch, Rows], Origin]
+    origin: Callable[[BatchNumbers, Rows], Origin]
     bad: BadRecords
     #: Returns a batch and rows in it, or (as arrays) the batch and the row in it of each row.
-    locate: Callable[[Rows], tuple[Batch, Rows]] = lambda rows: (0, rows)
+    locate: Callable[[Rows], tuple[BatchNumbers, Rows]] = lambda rows: (0, rows)
     #: The rows with which groups begin that are stored together; None: equal ones of ``nbytes``.
     starts: np.ndarray | None = None
     nbytes: int = 0
@@ -187,7 +187,7 @@ class ColumnPart(IndexedSource):
         return self.take(kept.ordinals)
 
     def _column(
-        self, name: str, held: _Held, batch: Batch, rows: Rows, wrong: Faults
+        self, name: str, held: _Held, batch: BatchNumbers, rows: Rows, wrong: Faults
     ) -> Column | None:
         if name not in held:
             return repeated(self.schema.defaults[name], row_count(rows))
@@ -263,7 +263,7 @@ class Decoded(Generic[T]):
         part: T,
         rows: int,
         schema: Schema,
-        origin: Callable[[Batch, Rows], Origin],
+        origin: Callable[[BatchNumbers, Rows], Origin],
         bad: BadRecords,
     ) -> ColumnPart:
         """Return the part after those known."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from .plan import State, balanced
-from .row_queue import COST, LENGTH, MAX_COUNTER, ROW, QueuedRows, Rows, decoded, waiting
+from .row_queue import COST, LENGTH, MAX_COUNTER, ROW, Fronts, QueuedRows, decoded, waiting
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
 _LONGEST = 2**62
@@ -267,11 +267,11 @@ class Buckets(QueuedRows):
             return longest
         return int(self._padding.padded(np.array([longest]), bucket)[0])
 
-    def _is_resized(self, rows: Rows) -> bool:
+    def _is_resized(self, rows: Fronts) -> bool:
         ((bucket, count),) = rows
         return self._fixed and count != self._declared[bucket]
 
-    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
+    def _drafted(self, rows: Fronts, items: np.ndarray) -> int:
         ((bucket, count),) = rows
         known = items[:, LENGTH].tolist()
         if (longest := max(known)) >= 0:
@@ -314,5 +314,5 @@ class PlainBatches(Buckets):
         del self._settings["batch_sizes"], self._settings["max_padded_elements"]
         self._settings["batch_size"] = batch_size
 
-    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
+    def _drafted(self, rows: Fronts, items: np.ndarray) -> int:
         return -1

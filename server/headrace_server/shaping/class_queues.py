@@ -29,7 +29,7 @@ import numpy as np
 from . import chance
 from .class_acceptance import Proportions
 from .plan import State
-from .row_queue import QueuedRows, Rows, decoded, waiting
+from .row_queue import Fronts, QueuedRows, decoded, waiting
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
@@ -183,7 +183,7 @@ class ClassQueues(QueuedRows):
             came = came[~crowded]
         self._open += np.bincount(came, minlength=self.num_classes)
 
-    def _is_resized(self, rows: Rows) -> bool:
+    def _is_resized(self, rows: Fronts) -> bool:
         return sum(count for _, count in rows) != self._declared[0]
 
     def waits_for(self) -> str:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 #: Maximum of a counter: messages and snapshots have 64-bit integers.
 MAX_COUNTER = 2**63 - 1
 #: Queues, and the number of rows from the front of each.
-Rows = tuple[tuple[int, int], ...]
+Fronts = tuple[tuple[int, int], ...]
 #: Fields that the snapshots of all shapes have.
 _FIELDS: Mapping[str, type] = {"formed": list, "waiting": list, "finished": bool, "dropped": dict}
 
@@ -102,7 +102,7 @@ def _unpacked(plain: Sequence[list[Any]]) -> Fifo:
 class _Formed:
     """Equal batches, one after the other."""
 
-    rows: Rows
+    rows: Fronts
     times: int
 
 
@@ -130,14 +130,14 @@ class QueuedRows(RowShaper):
     # Formed batches
 
     @abstractmethod
-    def _is_resized(self, rows: Rows) -> bool:
+    def _is_resized(self, rows: Fronts) -> bool:
         """Return whether a batch has another size than was declared, if sizes were changed."""
 
-    def _drafted(self, rows: Rows, items: np.ndarray) -> int:
+    def _drafted(self, rows: Fronts, items: np.ndarray) -> int:
         """Count a batch, of which these are the items of the last queue; return its bucket."""
         return -1
 
-    def _form(self, rows: Rows, times: int = 1) -> None:
+    def _form(self, rows: Fronts, times: int = 1) -> None:
         if self._formed and self._formed[-1].rows == rows:
             self._formed[-1].times += times
         elif times:

@@ -151,19 +151,19 @@ def _doing(worker: statuses.WorkerStatus) -> _Value:
 
 
 #: Name and further labels; the field that is its value, or a function of the part; its meaning.
-_Rows = tuple[tuple[str, str | Callable[[Any], _Value], str], ...]
+_Lines = tuple[tuple[str, str | Callable[[Any], _Value], str], ...]
 
-_SERVER: _Rows = (
+_SERVER: _Lines = (
     ("info[version]", lambda server: {server["version"]: 1}, "1; the release that runs."),
     ("up", _up, "1 while locator and workers answer, else 0."),
     ("draining", "draining", "1 once nothing more is handed out."),
     ("refused_total[reason]", "access.refused", "Connections and messages that were refused."),
 )
-_DISK: _Rows = (
+_DISK: _Lines = (
     ("state_free_bytes", "free_bytes", "Room on the disk of the state directory."),
     ("state_fault", lambda disk: bool(disk["fault"]), "1 where that takes no file, else 0."),
 )
-_FEED: _Rows = (
+_FEED: _Lines = (
     ("feed_state[state]", _state, "1 for the state in which a feed is, 0 for the others."),
     ("trainers", _connected, "Trainers that are connected."),
     ("rows_read_total", "read", "Examples that workers have read, some of them again."),
@@ -193,12 +193,12 @@ _FEED: _Rows = (
     ("rows_waiting[class]", _waiting, "Rows that wait for those of other classes."),
     ("partitions[state]", _partitions, "Partitions by what they are: opening, open, done."),
 )
-_STORE: _Rows = (
+_STORE: _Lines = (
     ("store_commits_total", "commits", "Transactions of the state store."),
     ("store_fault", lambda store: len(store["faults"]), "Faults that keep it from committing."),
     ("store_seconds_since_commit", "since_commit_s", "How long ago the last transaction was."),
 )
-_TRAINER: _Rows = (
+_TRAINER: _Lines = (
     ("trainer_info[host,name,way]", _who, "1; the host it names, its key, and the way of bytes."),
     ("trainer_batches_sent_total", "batches", "Batches that were sent, some of them again."),
     ("trainer_rows_sent_total", "rows", "Rows in them."),
@@ -212,7 +212,7 @@ _TRAINER: _Rows = (
     ("trainer_requests", "requests", "Requests of it that have no batch yet."),
     ("trainer_silent_seconds", "silent_s", "How long nothing was heard of it."),
 )
-_WORKER: _Rows = (
+_WORKER: _Lines = (
     ("worker_seconds_total[doing]", _doing, "How long it worked, and waited for what."),
     ("worker_slab_bytes", "slab_bytes", "Shared memory in use by batches."),
     ("worker_slab_limit_bytes", "slab_limit_bytes", "Maximum of these bytes."),
@@ -220,7 +220,7 @@ _WORKER: _Rows = (
 )
 
 
-def _of(kind: type, rows: _Rows, *labels: str) -> Iterator[Metric]:
+def _of(kind: type, rows: _Lines, *labels: str) -> Iterator[Metric]:
     for head, value, meaning in rows:
         name, *more = re.findall(r"\w+", head)
         taken = partial(_at, value) if isinstance(value, str) else value

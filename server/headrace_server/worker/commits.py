@@ -26,7 +26,7 @@ from ..files.durable_file import writing
 from ..journal.feed_directory import SUFFIX, own_partition, partition_path
 from ..journal.journal import Journal
 from ..shaping.stored_state import Change, Saved
-from .served_feed import Part
+from .served_feed import ServedPartition
 
 #: Commits gather for so long, and so many of them: their batches mostly have the same examples, and
 #: a record has each once.  Half as many are enough for a worker that would rest.
@@ -71,22 +71,22 @@ class Stores:
 
     directory: str
     durability: str
-    fail: Callable[[Part, Exception], object]  # of a partition, with the error
+    fail: Callable[[ServedPartition, Exception], object]  # of a partition, with the error
     term: int = 0  # of this process, which its tokens contain
     window: int = 2 * _MOST_GATHERED  # unanswered commits with which a trainer still gets batches
 
     def __post_init__(self) -> None:
-        self._parts: list[Part] = []  # whose journals are open
+        self._parts: list[ServedPartition] = []  # whose journals are open
         self._locks: list[int] = []  # locks of their files, for as long as this process lives
         #: The record that is written part by part: its changes, None once they are written.
-        self._record: tuple[Part, _Gathered, list[Change] | None] | None = None
-        self._gathered: dict[Part, _Gathered] = {}  # since the last write() …
+        self._record: tuple[ServedPartition, _Gathered, list[Change] | None] | None = None
+        self._gathered: dict[ServedPartition, _Gathered] = {}  # since the last write() …
         self._times = _TIMES_IF_SYNCED if self.durability == "power" else 1
         self._most = min(self._times * _MOST_GATHERED, self.window)
         self._commits = 0  # … commits of them …
         self.due_at = inf  # … and when they are due
         #: The partition that works now: what it has to store waits.
-        self.busy: Part | None = None
+        self.busy: ServedPartition | None = None
         self._hurried = False  # whether a trainer waits for answers alone
         self._handed = False  # whether threads of journals may have changes to write
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -95,7 +95,7 @@ class Stores:
         """Return the file that is readable when ``call_stored`` has something to do."""
         return self._wake_fd
 
-    def open(self, part: Part) -> Saved:
+    def open(self, part: ServedPartition) -> Saved:
         """Take over a partition's store; return its content."""
         path = partition_path(self.directory, part.feed.name, part.number)
         with writing(path.parent):
@@ -116,14 +116,14 @@ class Stores:
             part.used = commits, rows
         return saved
 
-    def lacks(self, part: Part, token: int) -> bool:
+    def lacks(self, part: ServedPartition, token: int) -> bool:
         """Return whether this commit is not known as stored; only the last ones are remembered."""
         tokens = part.tokens
         if token in tokens or part not in self._parts:  # not opened: its feed has failed
             return False
         return len(tokens) < part.journal.tokens or token > max(tokens)
 
-    def commit(self, part: Part, token: int, rows: int) -> None:
+    def commit(self, part: ServedPartition, token: int, rows: int) -> None:
         """Store a commit of ``rows`` rows; its token is written with its last change."""
         gathered = self._gathered.get(part) or self._of(part)
         gathered.changed = True
@@ -131,20 +131,20 @@ class Stores:
         gathered.rows += rows
         self._commits += 1
 
-    def submit(self, part: Part, at_once: bool = False) -> None:
+    def submit(self, part: ServedPartition, at_once: bool = False) -> None:
         """Gather the changes of a partition for the next record."""
         self._of(part).changed = True
         if at_once:
             self.due_at = 0.0
 
-    def _of(self, part: Part) -> _Gathered:
+    def _of(self, part: ServedPartition) -> _Gathered:
         found = self._gathered.get(part)
         if found is None:
             found = self._gathered[part] = _Gathered()
             self.due_at = min(self.due_at, time.monotonic() + self._times * _GATHER_S)
         return found
 
-    def note(self, part: Part, key: str, value: Callable[[], bytes]) -> None:
+    def note(self, part: ServedPartition, key: str, value: Callable[[], bytes]) -> None:
         """Store a value beside the examples of a partition, as it is when the record is written."""
         self._of(part).notes[key] = value
         self.due_at = 0.0
@@ -220,7 +220,7 @@ class Stores:
             self.fail(part, error)
         return True
 
-    def _changes_of(self, part: Part, gathered: _Gathered) -> list[Change]:
+    def _changes_of(self, part: ServedPartition, gathered: _Gathered) -> list[Change]:
         changes = part.run.take_records() if gathered.changed else []
         if gathered.tokens:
             changes = changes or [Change()]
@@ -234,7 +234,7 @@ class Stores:
             changes.append(Change(meta=notes))
         return changes
 
-    def settled(self, part: Part) -> bool:
+    def settled(self, part: ServedPartition) -> bool:
         """Return whether all changes are written and answered."""
         if part in self._gathered:
             return False
@@ -247,14 +247,14 @@ class Stores:
             self._handed = not all(part.journal.settled for part in self._parts)
         return self._handed
 
-    def then(self, part: Part, call: Call) -> None:
+    def then(self, part: ServedPartition, call: Call) -> None:
         """Make a call when all earlier changes of a partition are stored."""
         if self.settled(part):
             call()
         else:
             self._of(part).calls.append(call)
 
-    def copy(self, part: Part, directory: str, copied: Callable[[str], object]) -> None:
+    def copy(self, part: ServedPartition, directory: str, copied: Callable[[str], object]) -> None:
         """Copy the journal of a partition; call ``copied`` then, with any fault."""
         self._handed = True
         try:

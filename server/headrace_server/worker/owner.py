@@ -41,7 +41,7 @@ from ..process.worker_diary import Diary, long_inside
 from .commits import Stores
 from .outbox import Outbox
 from .partitions import Events, Partitions, Poll
-from .served_feed import Part, ServedFeed
+from .served_feed import ServedFeed, ServedPartition
 from .sessions import SessionTable, remove_files
 from .switchboard import Switchboard
 
@@ -184,7 +184,7 @@ class Owner:
                 self._switchboard.open(feed)
             self._switchboard.act()
 
-    def _make(self, part: Part, work: Work) -> None:
+    def _make(self, part: ServedPartition, work: Work) -> None:
         """Make the next wanted batch, and more while the batches can wait for others.
 
         A step that reads nothing is short, so the porter need not have the lock meanwhile.

@@ -45,7 +45,7 @@ from ..shaping.input import HOPELESS_EPOCHS
 from .blocks import Blocks
 from .commits import Stores
 from .live_logs import LiveLogs
-from .served_feed import Part, ServedFeed
+from .served_feed import ServedFeed, ServedPartition
 
 logger = logging.getLogger("headrace.worker")
 
@@ -78,7 +78,7 @@ class Step(OwnProcess):
 
     lasts = False
 
-    def __init__(self, diary: Diary, part: Part, opening: bool = False) -> None:
+    def __init__(self, diary: Diary, part: ServedPartition, opening: bool = False) -> None:
         self._diary = diary
         diary.begin(part.feed.name, part.number, opening)
 
@@ -124,15 +124,15 @@ class Partitions:
         self._worked_s = 0.0  # where the feed that has worked last began
         self.calls = False  # whether some batches are written by functions of the user's
         self._at_work: ServedFeed | None = None  # the feed of the step under way
-        self._lacks: dict[Part, str] = {}  # what their next batches lack, not yet told
+        self._lacks: dict[ServedPartition, str] = {}  # what their next batches lack, not yet told
         self._full = False  # whether the slab has no room for the next batch
-        self._sources: dict[Part, float] = {}  # that have nothing yet: the next look
+        self._sources: dict[ServedPartition, float] = {}  # that have nothing yet: the next look
         self._now = time.monotonic()  # at the last tick
         self.logs = LiveLogs(config, life.worker)
 
     # Work
 
-    def next_work(self) -> tuple[Part, Work] | None:
+    def next_work(self) -> tuple[ServedPartition, Work] | None:
         """Return the next step of all feeds; None if the worker has to wait."""
         for feed in self._order() if len(self.feeds) > 1 else self.feeds.values():
             if not feed.serves:
@@ -191,11 +191,11 @@ class Partitions:
             most_bytes = min(most_bytes, self._config.slab_bytes // (2 * len(self.feeds)))
         return most, most_bytes
 
-    def may_read(self, part: Part) -> bool:
+    def may_read(self, part: ServedPartition) -> bool:
         """Return whether a step may read or call user functions, and so take long."""
         return part.run.calls or part.run.reads_next or bool(part.earlier)
 
-    def make(self, part: Part, work: Work) -> list[Batch] | Outlook | None:
+    def make(self, part: ServedPartition, work: Work) -> list[Batch] | Outlook | None:
         """Take one step of a partition; None where its feed fails."""
         try:
             return part.run.make(work.slot, work.epoch, work.beyond, work.most)
@@ -203,7 +203,9 @@ class Partitions:
             self.fail(part, error)
             return None
 
-    def make_at_once(self, part: Part, slot: Slot, epoch: int, most: int) -> list[Batch] | None:
+    def make_at_once(
+        self, part: ServedPartition, slot: Slot, epoch: int, most: int
+    ) -> list[Batch] | None:
         """Make batches if that takes a moment, and no other feed has its turn; else None."""
         if self._at_work is not None or len(self.feeds) > 1 or self.may_read(part):
             return None
@@ -214,7 +216,7 @@ class Partitions:
             return None
         return made if isinstance(made, list) and self._placed(part, made) else None
 
-    def make_meanwhile(self, part: Part, work: Work) -> list[Batch] | Outlook | None:
+    def make_meanwhile(self, part: ServedPartition, work: Work) -> list[Batch] | Outlook | None:
         """Take a step that may read, while the porter may use everything else."""
         self._at_work, self.stores.busy = part.feed, part
         try:
@@ -228,7 +230,12 @@ class Partitions:
         return made
 
     def made(
-        self, part: Part, work: Work, made: list[Batch] | Outlook | None, now: float, took_s: float
+        self,
+        part: ServedPartition,
+        work: Work,
+        made: list[Batch] | Outlook | None,
+        now: float,
+        took_s: float,
     ) -> None:
         """Hand the result of a step to the desk."""
         self._at_work = self.stores.busy = None
@@ -250,7 +257,7 @@ class Partitions:
         if (not made or isinstance(made, Outlook)) and part.run.machine.finished and not part.done:
             self._note_end(part)  # after a batch the next report does
 
-    def _placed(self, part: Part, made: list[Batch]) -> bool:
+    def _placed(self, part: ServedPartition, made: list[Batch]) -> bool:
         """Note new batches; return False where one has too many columns, so that its feed fails."""
         try:
             self.blocks.placed(part.feed.counters.made, made)
@@ -264,7 +271,7 @@ class Partitions:
             part.waits = ""
         return True
 
-    def _note_outlook(self, part: Part, made: Outlook, now: float) -> None:
+    def _note_outlook(self, part: ServedPartition, made: Outlook, now: float) -> None:
         text = ""
         if made is Outlook.WAITS:
             intake = part.run.intake
@@ -281,7 +288,7 @@ class Partitions:
             text = part.run.machine.waits_for()
         self._note_wait(part, text, now)
 
-    def _note_wait(self, part: Part, text: str, now: float) -> None:
+    def _note_wait(self, part: ServedPartition, text: str, now: float) -> None:
         """Note what a partition waits for; it is reported after a second without a batch."""
         part.made_at = part.made_at or now
         self._lacks[part] = text[:1000]
@@ -290,7 +297,7 @@ class Partitions:
         for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
             part.waits = self._lacks.pop(part) + part.run.lacks()
 
-    def _note_end(self, part: Part) -> None:
+    def _note_end(self, part: ServedPartition) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
         part.done = True
         part.feed.on_read(part)
@@ -327,7 +334,7 @@ class Partitions:
                     return events  # other partitions can prepare later
         return None
 
-    def begin_call(self) -> Part | None:
+    def begin_call(self) -> ServedPartition | None:
         """Return a partition whose prepared batch wants a function of the user's called.
 
         ``call`` may take long, as ``make`` does, and ``called`` follows.
@@ -339,7 +346,7 @@ class Partitions:
                     return part
         return None
 
-    def call(self, part: Part, awaited: Callable[[], bool]) -> None:
+    def call(self, part: ServedPartition, awaited: Callable[[], bool]) -> None:
         """Call the function until it, or what trainers have asked for, is ``awaited``."""
         self._at_work, self.stores.busy = part.feed, part
         feeds = [feed for feed in self.feeds.values() if feed.serves]
@@ -351,7 +358,7 @@ class Partitions:
         except Exception as error:
             self.fail(part, error)
 
-    def called(self, part: Part) -> None:
+    def called(self, part: ServedPartition) -> None:
         """Give the partition back to its desk."""
         self._at_work = self.stores.busy = None
         if part.feed.failure is None:
@@ -410,7 +417,7 @@ class Partitions:
 
     # Calls between steps
 
-    def open(self, part: Part) -> None:
+    def open(self, part: ServedPartition) -> None:
         """Open a partition in the state that the last process has stored."""
         feed, number = part.feed, part.number
         try:
@@ -472,7 +479,7 @@ class Partitions:
             self._bad[config.name], self._readers[config.name] = bad, reader
         return reader
 
-    def _begin(self, part: Part, config: FeedConfig, reader: StreamSource) -> None:
+    def _begin(self, part: ServedPartition, config: FeedConfig, reader: StreamSource) -> None:
         saved, part.saved = part.saved or self.stores.open(part), None
         part.run = compose(
             reader,
@@ -499,7 +506,7 @@ class Partitions:
         """Note that all partitions of a feed are open."""
         self._shares[feed.name].most = self._bounds(feed)
 
-    def steer(self, part: Part, what: Proposal) -> Order | None:
+    def steer(self, part: ServedPartition, what: Proposal) -> Order | None:
         """Give a partition an order; see ``Desk.steer``."""
         with Step(self._diary, part):
             order: Order | None = part.feed.desk.steer(part.number, what)
@@ -515,7 +522,7 @@ class Partitions:
         for part in feed.partitions.values():
             self.stores.copy(part, directory, partial(then, part.number))
 
-    def fail(self, part: Part, error: Exception) -> None:
+    def fail(self, part: ServedPartition, error: Exception) -> None:
         """Report that a feed can not go on; an unforeseen error is logged with its traceback."""
         if isinstance(error, MemoryError):
             raise error  # the next life repeats the step, and the diary has the rows

@@ -47,7 +47,7 @@ _LONGEST_TEXT = 8000
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class ServedPartition:
     """One partition of a feed at this owner.  It has a run and a journal once it is open."""
 
     feed: ServedFeed
@@ -108,7 +108,7 @@ class ServedFeed:
         """``report`` sends the supervisor a report: its kind, and values by name."""
         self.name, self.owner = config.name, owner
         self._report = partial(report, feed=config.name)
-        self.partitions = {n: Part(self, n) for n in run.partitions_of(config, owner)}
+        self.partitions = {n: ServedPartition(self, n) for n in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
         self.share = config.share
@@ -150,7 +150,7 @@ class ServedFeed:
 
     # Partitions
 
-    def on_opened(self, part: Part) -> None:
+    def on_opened(self, part: ServedPartition) -> None:
         """Note that a partition is open, and what its batches are like."""
         run = part.run
         self.schema = self.schema or schema_to_wire(run.schema)
@@ -367,7 +367,7 @@ class ServedFeed:
         self.closing = cancel
         return True
 
-    def on_read(self, part: Part) -> None:
+    def on_read(self, part: ServedPartition) -> None:
         """Count the dropped rows of a partition; fail the feed if too many are bad."""
         part.status["dropped"] = part.run.dropped()
         if self._policy.max_bad_examples is None:

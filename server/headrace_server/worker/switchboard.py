@@ -43,7 +43,7 @@ from .feed_status import example_status, feed_status, users_of
 from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
-from .served_feed import Known, Part, ServedFeed
+from .served_feed import Known, ServedFeed, ServedPartition
 from .sessions import Session
 
 logger = logging.getLogger("headrace.trainers")
@@ -67,12 +67,12 @@ class _Orders:
 
     what: Proposal
     answer: _Ordered
-    left: list[Part]  # partitions that have not stored it
+    left: list[ServedPartition]  # partitions that have not stored it
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
     late: str = ""  # why partitions refuse it that have made all; a fault only if all have
 
-    def stored(self, part: Part) -> None:
+    def stored(self, part: ServedPartition) -> None:
         """Note that a partition has stored or refused the order; answer after the last one."""
         self.left.remove(part)
         if not self.left:
@@ -398,7 +398,7 @@ class Switchboard:
         orders = _Orders(what, answer, [*parts])
         self._when_open(feed.name, partial(self._steer, feed, orders, parts))
 
-    def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[Part]) -> None:
+    def _steer(self, feed: ServedFeed, orders: _Orders, parts: Sequence[ServedPartition]) -> None:
         """Give an order to the partitions that can take one now, and to the others later.
 
         Batches of an earlier life that trainers hold are claimed first, so that they still count.
@@ -409,7 +409,11 @@ class Switchboard:
         if feed.desk.recovering:
             self._when_open(feed.name, partial(self._steer, feed, orders, parts))
             return
-        ordered, later, over = list[Part](), list[Part](), list[Part]()
+        ordered, later, over = (
+            list[ServedPartition](),
+            list[ServedPartition](),
+            list[ServedPartition](),
+        )
         for part in parts:
             if part.run.machine.finished and orders.what[0] == "close":
                 over.append(part)

@@ -32,7 +32,14 @@ from ....files.manifest import DataFile, is_remote
 from ....files.mapped_files import MappedFiles
 from ....files.ranges import Range, RemoteFile
 from ...chunk import BadRecords, Origin
-from ...column_parts import Batch, ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
+from ...column_parts import (
+    BatchNumbers,
+    ColumnPart,
+    Decoded,
+    StoredColumn,
+    files_that_serve,
+    origin_in,
+)
 from ...columns import Rows, numbers_of
 from ...example_rows import Schema
 from ...source import Opening, PartsReader
@@ -203,7 +210,7 @@ class _Batches:
         self.rows = int(rows.sum())
         self.starts = self._starts[rows > 0]
 
-    def locate(self, rows: Rows) -> tuple[Batch, Rows]:
+    def locate(self, rows: Rows) -> tuple[BatchNumbers, Rows]:
         """Return batch and row within it."""
         if isinstance(rows, slice):
             within = int(self._ends.searchsorted(rows.start, side="right"))
@@ -214,7 +221,7 @@ class _Batches:
         batch = self._ends.searchsorted(index, side="right")
         return batch, index - self._starts[batch]
 
-    def origin(self, batch: Batch, local: Rows) -> Origin:
+    def origin(self, batch: BatchNumbers, local: Rows) -> Origin:
         first = self._first_record[batch]
         if isinstance(local, slice):
             record = np.arange(first + local.start, first + local.stop)

@@ -28,7 +28,7 @@ from headrace_proto.errors import DataError, rewording
 from headrace_proto.schema import Field
 
 from ....files.extras import require
-from ...column_parts import Batch, StoredRows
+from ...column_parts import BatchNumbers, StoredRows
 from ...columns import (
     Column,
     Ragged,
@@ -128,7 +128,7 @@ class _Level:
     children: np.ndarray = field(default_factory=lambda: _int64([]))
 
     def descend(
-        self, batch: Batch, index: np.ndarray, count: np.ndarray | None, unsound: Unsound
+        self, batch: BatchNumbers, index: np.ndarray, count: np.ndarray | None, unsound: Unsound
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return first child and number of children per element.
 
@@ -284,7 +284,7 @@ class ArrowColumn:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
-    def read(self, batch: Batch, rows: Rows) -> StoredRows:
+    def read(self, batch: BatchNumbers, rows: Rows) -> StoredRows:
         if self._dense and isinstance(rows, slice) and isinstance(batch, int):
             return StoredRows(self._adjacent(batch, rows), None, ())
         index = numbers_of(rows)
@@ -304,7 +304,7 @@ class ArrowColumn:
             column = self._texts(batch, index, count, extents, unsound)
         return StoredRows(column, missing, tuple(unsound))
 
-    def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
+    def _missing(self, batch: BatchNumbers, index: np.ndarray) -> np.ndarray | None:
         if self._valid is None:
             return None
         raw, first = self._valid
@@ -322,7 +322,7 @@ class ArrowColumn:
         values: np.ndarray = self._raw[start : start + prod(shape) * self._dtype.itemsize]
         return values.view(self._dtype).reshape(shape)
 
-    def _numbers(self, batch: Batch, index: np.ndarray, extents: list[np.ndarray]) -> Column:
+    def _numbers(self, batch: BatchNumbers, index: np.ndarray, extents: list[np.ndarray]) -> Column:
         varying, inner = self.field.ragged_dims, inner_dims(self.field)
         if self._bits:
             first = np.broadcast_to(self._first[batch], index.shape) + index
@@ -334,7 +334,12 @@ class ArrowColumn:
         return Ragged(self._raw, self._dtype, starts, np.stack(extents[:varying], axis=1), inner)
 
     def _texts(
-        self, batch: Batch, index: np.ndarray, count: np.ndarray, extents: Any, unsound: Unsound
+        self,
+        batch: BatchNumbers,
+        index: np.ndarray,
+        count: np.ndarray,
+        extents: Any,
+        unsound: Unsound,
     ) -> Column:
         assert self._text is not None
         n, varying, inner = len(index), self.field.ragged_dims, inner_dims(self.field)
