@@ -68,7 +68,10 @@ class PlainPartition:
             position = stop if stop < self.rows else None
             self.machine.input.arrived(step, len(numbers), position, facts, len(numbers))
             return step
+        here = self.machine.epoch
         step = self.machine.step(slot, epoch, self.limit)
+        if self.machine.epoch != here:
+            self.mark()
         if isinstance(step, Read):
             if self.machine.input.next_number >= self._marked + 4:
                 self.mark()

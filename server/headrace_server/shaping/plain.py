@@ -7,7 +7,8 @@
     commit() ─► done numbers, marks ─► records ─► a later life
 
 Batches of a partition are 0, 1, 2 …  A life goes on from a mark, before which all are done.  It
-makes the batches after it again, and leaves out those that are done or that trainers hold.
+makes the batches after it again, and leaves out those that are done or that trainers hold.  Each
+epoch begins with a mark: from the last one a life knows the turn of the next batch.
 
 Rounds follow from what is stored.  Of each epoch and bucket the next batches that were not done
 when the run of ranks began (``before``) are a round, one for each rank in order; rounds of an epoch
@@ -50,6 +51,8 @@ class Numbers:
 
     def mark(self, number: int, cursor: object) -> tuple[int, object] | None:
         """Add a mark; return it if a later life goes on from it at once."""
+        if self._marks and self._marks[-1][0] == number:
+            self._marks.pop()
         self._marks.append((number, cursor))
         return self._advance()
 
@@ -83,7 +86,7 @@ class Numbers:
         moved = None
         while self._marks and self._marks[0][0] <= self.first_open:
             moved = self._marks.popleft()
-        if moved is None or moved[0] <= self.base:
+        if moved is None or moved[0] < self.base:  # one in its place is of a later moment
             return None
         self._done.difference_update(range(self.base, moved[0]))
         self.base = moved[0]
