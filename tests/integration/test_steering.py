@@ -15,7 +15,7 @@ from tests.patience import eventually
 from tests.unit.shaping.original_queue import original_stream
 
 from .segment_streams import Ledger, chained, connect, of_counts, save_all
-from .serving import in_segments, kill_worker
+from .serving import in_segments, kill_worker, pid_of
 
 ROWS = [{"i": i, "n": i % 5} for i in range(60)]
 
@@ -203,3 +203,50 @@ def test_partitions_that_have_ended_do_not_hinder_other_proportions() -> None:
             pass
         with pytest.raises(ValueError, match=": the feed has ended"):
             feed.set_target_probs([0.25, 0.75])
+
+
+def labelled(first: int) -> hs.Pipeline:
+    rows = range(first, first + 30)
+    return hs.from_examples([{"key": f"k{i}", "x": np.arange(4), "y": i % 2} for i in rows])
+
+
+STEERED: dict[str, tuple[hs.Pipeline, Any]] = {
+    "set_target_probs": (labelled(0).stratified_sample("y", [0.5, 0.5]), [0.0, 1.0]),
+    "set_weights": (
+        hs.mix({"a": labelled(0), "b": labelled(30)}, weights={"a": 1.0, "b": 1.0}, seed=3),
+        {"a": 5.0, "b": 0.2},
+    ),
+    "drain": (labelled(0).repeat(2), False),
+}
+
+
+@pytest.mark.parametrize("how", ["killed", "resumed"])
+@pytest.mark.parametrize("what", STEERED)
+def test_rows_that_an_earlier_life_has_read_are_as_they_were_before_a_change(tmp_path, what, how):
+    """30 or 60 examples are read at once, and most have not begun when the change comes."""
+    source, value = STEERED[what]
+    options = {"order": "lanes", "initial_states": {}, "make_keys_unique": True}
+    pipeline = in_segments(source, **options)
+
+    def keys(feed: headrace.Feed, most: int | None = None) -> list[bytes]:
+        return [key for batch in islice(feed, most) for key in batch.key.tolist()]
+
+    with hs.run({"one": pipeline, "other": pipeline}, state_dir=tmp_path) as server:
+        with connect(server, feed="one", prefetch=0) as feed:
+            expected = keys(feed, 5)
+            getattr(feed, what)(value)
+            expected += keys(feed)
+        with connect(server, feed="other", prefetch=0) as feed:
+            seen = keys(feed, 5)
+            feed.commit()
+            token = feed.snapshot()
+            if how == "killed":
+                kill_worker(server)
+                pid_of(server, "worker-0-1")
+                getattr(feed, what)(value)
+                seen += keys(feed)
+        if how == "resumed":
+            with connect(server, feed="other", prefetch=0, resume=token) as feed:
+                getattr(feed, what)(value)
+                seen += keys(feed)
+    assert seen == expected and len({*seen}) == len(seen)

@@ -359,7 +359,7 @@ class Run(ABC):
             if self.intake.mix is None:
                 raise ValueError("the feed is no mix (hs.mix), so its sources have no weights")
             self.intake.mix.check_target(value)
-            at = self.machine.input.reading()
+            at = self.machine.reading()
             epoch, position = at["epoch"], at["position"]  # None: the epoch has no more examples
             value = [epoch + 1, 0, value] if position is None else [epoch, position[0], value]
         elif kind == "batch_size":

@@ -15,6 +15,7 @@ builds its change later.
     turns     run, ranks, epoch, number of the next batch, its index in the epoch (for each rank)
     places    [slot, insertion indices, lanes] of each trainer with lanes, or rank
     orders    the last ones
+    read      the input after the last read: a later order takes effect there or later
 """
 
 from __future__ import annotations
@@ -172,6 +173,7 @@ class SegmentRun(Run):
         self._changes: list[Change] = []
         self._turns: list[Any] = []  # as they are stored
         self._orders = cutting.machine.orders  # as they are stored
+        self._read_rows = 0  # of the source, as it is stored
         self._moved = False  # whether examples got other lanes since that was stored
 
     @property
@@ -389,6 +391,9 @@ class SegmentRun(Run):
             self._orders = machine.orders
             orders = [order.to_plain() for order in machine.orders]
             meta["orders"] = pack(orders)
+        if machine.log is None and (reading := machine.reading())["read"] != self._read_rows:
+            self._read_rows = reading["read"]
+            meta["read"] = pack(reading)
         if self._moved and not self.cutting.at_trainer:
             self._moved = False
             meta["places"] = self._places()
@@ -441,6 +446,9 @@ class SegmentRun(Run):
             machine.resume_turns(msgpack.unpackb(meta["turns"]), places)
         if "dropped" in meta:
             machine.admission.restore(msgpack.unpackb(meta["dropped"]))
+        if "read" in meta:
+            machine.read_before = msgpack.unpackb(meta["read"], strict_map_key=False)
+            self._read_rows = machine.read_before["read"]
         orders = msgpack.unpackb(meta.get("orders", pack([])))
         machine.resume_orders([Order(*one) for one in orders])
         self._turns, self._orders = machine.turns(), machine.orders

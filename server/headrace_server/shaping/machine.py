@@ -2,7 +2,8 @@
 
     propose() ─► Order with its place ── stored ─► apply() ─► carried out where it was given
 
-An order takes effect after so many rows of the source, so a later life makes the same batches.
+An order takes effect after so many rows of the source, so a later life makes the same batches.  It
+is after all rows that an earlier life has read: these are read again as they were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..leasing.words import Batch, Order, Slot, Turn
 from .input import Input
-from .plan import Plan, Target
+from .plan import Plan, State, Target
 
 #: Answer to a change of batches that comes when all are made.
 TOO_LATE = "all batches of the feed were made before"
@@ -62,6 +63,10 @@ class Machine(ABC):
     def _unwritten_turns(self, slot: Slot) -> list[Turn]:
         return [plan.batch.turn for plan in self.unwritten if plan.batch.slot == slot]
 
+    def reading(self) -> State:
+        """Return the state of the input where an order that comes now takes effect."""
+        return self.input.reading()
+
     def bring_forward(self, slot: Slot) -> bool:
         """Let a slot's first unwritten batch be written next; return whether there is one."""
         of_slot = (plan for plan in self.unwritten if plan.batch.slot == slot)
@@ -88,8 +93,9 @@ class Machine(ABC):
         if place is None:
             return None
         count = self.orders[-1].count + 1 if self.orders else 1
-        # what an earlier life has read before its own orders is read again first
-        read = max([self.input.read, *(earlier.read for earlier in self._pending)])
+        # what an earlier life has read is read again first, unless it is dropped
+        here = self.input.read if (kind, what) == ("close", True) else self.reading()["read"]
+        read = max([here, *(earlier.read for earlier in self._pending)])
         order = Order(count, read, place[0], kind, what, place[1])
         self.orders = [*self.orders, order][-REMEMBERED:]
         self._pending.append(order)

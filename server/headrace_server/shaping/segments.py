@@ -36,7 +36,7 @@ from .admission import READ_AHEAD, Admission
 from .entries import Entries
 from .log_admission import NEVER, RESTING, Growth, LogAdmission
 from .machine import MOST_AHEAD, TOO_LATE, Machine
-from .plan import Plan, Read, Shaper
+from .plan import Plan, Read, Shaper, State
 from .seats import Arrival, Lanes, Out, Places
 from .spans import NO_NUMBERS, Cut, Spans, laid_out, read_place
 from .stored_state import OPEN
@@ -81,6 +81,8 @@ class Segments(Machine, Shaper):
         self._lanes = Lanes(admission, entries, batch_size, allow_small, most) if lanes else None
         self._order = self._lanes or Arrival(admission, entries, allow_small)
         self.rewound = 0  # number of committed segments that are handed out again
+        #: The last state of the input that an earlier life has stored; it reads again up to there.
+        self.read_before: State = {"read": -1}
         self._next_number = self._index = 0  # of the next batch, or round
         #: The number after those committed, and the turn; by rank the first round that it has not
         #: committed.
@@ -672,6 +674,11 @@ class Segments(Machine, Shaper):
         self._index = max(self._index, batch.turn[1] + 1)
 
     # Orders
+
+    def reading(self) -> State:
+        """Return the state of the input where an order that comes now takes effect."""
+        before = self.read_before
+        return before if before["read"] > self.input.read else self.input.reading()
 
     def _place(self, kind: str) -> tuple[int, int]:
         if kind != "close" and self._ended:
