@@ -255,8 +255,8 @@ class Decoded(Generic[T]):
         self._thread = ThreadPoolExecutor(1, "headrace-columns")
         self._kept: OrderedDict[int, Future[_Held]] = OrderedDict()
         self._ahead: dict[int, Future[_Held]] = {}
-        #: The stored bytes of the parts that are not decoded yet.
-        self._coming: dict[int, int] = {}
+        #: The stored bytes of the parts that are not decoded yet, by what decodes them.
+        self._coming: dict[Callable[[], _Held], int] = {}
 
     def part(
         self,
@@ -315,15 +315,15 @@ class Decoded(Generic[T]):
         ranges = [one for one in self._ranges(part) if is_remote(one[0].path)]
         if sum(self._coming.copy().values()) < _AHEAD_BYTES:
             expect(ranges)
-        self._coming[number] = self._size(number)
 
         def load() -> _Held:
             try:
                 expect(ranges)
                 return self._load(part)
             finally:
-                del self._coming[number]
+                del self._coming[load]
 
+        self._coming[load] = self._size(number)
         return self._thread.submit(load)
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import queue
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,6 +72,26 @@ def test_the_next_row_group_is_decoded_while_rows_of_this_one_are_used(tmp_path,
     scattered.take(np.array([5]))  # after whatever the thread was to decode before
     assert decoded.get(timeout=PATIENCE_S) == 0
     assert decoded.empty()
+
+
+def test_a_read_that_ctrl_c_ends_can_be_made_again_while_its_row_group_is_decoded(
+    tmp_path, monkeypatch
+):
+    path, released, table_of = tmp_path / "a", threading.Event(), parquet._table
+    pq.write_table(pa.table({"x": np.arange(4)}), path)
+
+    def interrupting(*given: Any) -> pa.Table:
+        if not released.is_set():
+            _thread.interrupt_main()
+            assert released.wait(PATIENCE_S)
+        return table_of(*given)
+
+    monkeypatch.setattr(parquet, "_table", interrupting)
+    reader = opened("parquet", path)
+    with pytest.raises(KeyboardInterrupt):
+        reader.take(slice(0, 4))
+    released.set()
+    assert len(reader.take(slice(0, 4))) == 4
 
 
 def test_row_groups_that_are_mixed_are_decoded_once_in_an_epoch(tmp_path, monkeypatch):
