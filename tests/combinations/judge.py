@@ -163,6 +163,8 @@ class Servers:
             "--bind",
             f"tcp://127.0.0.1:{self._port}",
         ]
+        if self._place.copies:
+            options += ["--cache-dir", "copy"]
         self.process, _ = serve(self._directory, "feeds.py:feeds", *options)
 
     def ticks(self, place: Place, feeds: int) -> Callable[[], None]:
@@ -216,6 +218,8 @@ def _servers(
 ) -> Iterator[Servers]:
     servers = Servers(place, feeds, directory)
     options: dict[str, Any] = {"partitions": place.partitions, "workers": place.workers}
+    if place.copies:
+        options["cache_dir"] = directory / "copy"
     if tokens:
         options["resume"] = tokens
     if any(draw.run.snapshot for draw in feeds.values()):

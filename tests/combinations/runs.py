@@ -57,6 +57,7 @@ class Place:
     #: started again from its state directory) or "restart" (planned).
     events: tuple[tuple[int, str], ...] = ()
     workers_after: int = 0  # number of workers of a server that is started again
+    copies: bool = False  # whether they keep a copy of remote files on a disk
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -113,7 +114,8 @@ def known(place: Place, draw: Draw) -> list[str]:
 
 def _place(chance: random.Random) -> Place:
     partitions = chance.choice((1, 2, 2, 3, 4))
-    place = Place(partitions, chance.randint(1, min(2, partitions)), remote=chance.random() < 0.3)
+    workers, remote = chance.randint(1, min(2, partitions)), chance.random() < 0.3
+    place = Place(partitions, workers, remote=remote, copies=chance.random() < 0.5)
     kind = chance.random()
     if kind < 0.15:
         at = sorted(chance.sample(range(1, 9), chance.choice((1, 2))))

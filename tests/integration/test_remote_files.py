@@ -4,6 +4,7 @@ fail at times, and it reads no more of them than it needs."""
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from tests.integration.serving import connect
+from tests.integration.serving import connect, kill_worker
+from tests.integration.test_watching import get
 from tests.range_server import RangeServer
 from tests.unit.tfrecord_writer import example, feature, frame
 
@@ -137,3 +139,43 @@ def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled,
         assert store.failed.total() > 0
         # No process reads a block twice: the supervisor, and the workers before and after.
         assert store.sent.total() <= 1.3 * (1 + 2 * SHAPES["workers"]) * SIZE
+
+
+@pytest.mark.parametrize("kind", ["tfrecord", "arrow", "tar"])
+def test_epochs_workers_and_later_servers_share_a_copy(kind, tmp_path):
+    """A worker dies while it fills the copy.  Memory holds a third of the files."""
+    data, count = tmp_path / "data", 150
+    data.mkdir()
+    for k in range(FILES):
+        FORMATS[kind][0](data / f"{k}.data", range(k * count, (k + 1) * count))
+    size = sum(path.stat().st_size for path in data.iterdir())
+    options = {**SHAPES, "cache_dir": tmp_path / "copy", "remote_cache_bytes": 1 << 20}
+    options["http"] = "127.0.0.1:0"
+
+    def epochs(where: object) -> hs.Pipeline:
+        source = FORMATS[kind][1](f"{where}/*.data")
+        source = source.shuffle(seed=3, window=25 if kind == "tar" else None).repeat(2)
+        return source.batch(7, allow_smaller_final_batch=True, dynamic_pad=True)
+
+    with hs.run(epochs(data), **SHAPES) as server, connect(server) as feed:
+        want = stream(feed)
+    with RangeServer(data) as store:
+        with hs.run(epochs(store.url), **options) as server, connect(server) as feed:
+            found = stream(feed, 9)
+            kill_worker(server)
+            assert found + stream(feed) == want
+        sent = store.sent.total()
+        assert size <= sent <= 1.3 * size
+        with hs.run(epochs(store.url), **options) as server, connect(server) as feed:
+            assert stream(feed) == want
+            status = json.loads(get(server, "/status.json")[1])
+            came = [worker["remote_bytes"] for worker in status["workers"]]
+        assert store.sent.total() == sent
+        assert sum(one["disk"] for one in came) > 1.5 * size
+        assert not sum(one["store"] for one in came)
+
+
+def test_a_cache_that_is_only_bounded_is_refused(tmp_path):
+    source = hs.from_examples([{"x": 1}]).batch(1)
+    with pytest.raises(ValueError, match=r"cache_bytes=67108864 needs a cache_dir"):
+        hs.run(source, cache_bytes=1 << 26)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from headrace_proto.errors import one_line, shown
 
 from ..watch import statuses
+from ..watch.statuses import added
 from .progress import count, size, table
 
 _MOST_TRAINERS = 32
@@ -40,6 +41,9 @@ def _head(status: statuses.ServerStatus) -> str:
     parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
     if (disk := status["disk"]) is not None:
         parts.append(f"{size(disk['free_bytes'])} free for state")
+    far = added(worker.get("remote_bytes", {}) for worker in status["workers"])
+    if any(far.values()):
+        parts.append(f"remote files: {size(far['store'])} fetched, {size(far['disk'])} from a disk")
     refused = sum(status["access"]["refused"].values())
     if refused:
         parts.append(f"{count(refused)} connections or messages refused")

@@ -1,8 +1,9 @@
 """Files as they are read: local ones are opened, ranges of remote ones are fetched when wanted.
 
-    ranges ─► blocks ─┬─ kept ──────────────────────────────────────────► bytes
-                      ├─ coming ─────────────────────────┐
-                      └─ others ─► requests, 32 at once ─┴─► kept, then ──┘
+    ranges ─► blocks ─┬─ kept ───────────────────────────────────────────────► bytes
+                      ├─ coming ──────────────────────────────┐
+                      └─ others ─► local copy, or requests, ──┴─► kept, then ──┘
+                                   32 at once
 
 A file has blocks of 64 KiB.  Blocks that are near each other come by one request of at most 1 MiB,
 and a request that fails is made again.  Callers say early which ranges they will read, so
@@ -31,6 +32,7 @@ from headrace_proto.errors import FilesMissing
 
 from .durable_file import opening
 from .extras import require
+from .local_copy import LocalCopy
 from .manifest import DataFile, check_local, check_remote, gone, is_remote, reached, system_of
 
 #: Bytes of a block.  To fetch so many takes no longer than the round trip of a request.
@@ -132,6 +134,9 @@ class _Cache:
         self._coming: dict[_Block, Future[_Blocks]] = {}
         self._bytes, self.most_bytes = 0, 1 << 28
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
+        self.copy: LocalCopy | None = None
+        #: Bytes of blocks by where they came from.
+        self.came = {"store": 0, "disk": 0}
 
     def begin(
         self, ranges: Iterable[Range]
@@ -163,20 +168,26 @@ class _Cache:
         return here, coming, not missing
 
     def _fetch(self, file: DataFile, run: Sequence[int]) -> _Blocks:
-        blocks: _Blocks = {}
-        first, stop = run[0], min((run[-1] + 1) * BLOCK, file.size)
+        blocks: dict[_Block, bytes] = {}
+        copied, requested = 0, 0
         try:
-            if _tagged(file) is None:
-                _check(file)
-            what = f"read (bytes {first * BLOCK} … {stop - 1})"
-            data = reached(file.path, what, partial(_read, file, first * BLOCK, stop))
-            if data is None:
-                raise gone(file)
-            starts = range(0, len(data), BLOCK)
-            blocks = {(file, first + i): data[at : at + BLOCK] for i, at in enumerate(starts)}
+            if self.copy is not None:
+                there = self.copy.read(file, run)
+                blocks.update(((file, number), data) for number, data in there.items())
+                copied = sum(map(len, there.values()))
+            missing = [number for number in run if (file, number) not in blocks]
+            for some in _runs(missing) if missing else ():
+                data = _requested(file, some)
+                requested += len(data)
+                if self.copy is not None:
+                    self.copy.write(file, some[0], data)
+                for i, at in enumerate(range(0, len(data), BLOCK)):
+                    blocks[file, some[0] + i] = data[at : at + BLOCK]
             return blocks
         finally:
             with self._lock:
+                self.came["disk"] += copied
+                self.came["store"] += requested
                 for number in run:
                     del self._coming[file, number]
                 for block in blocks.keys() - self._kept.keys():
@@ -192,9 +203,31 @@ class _Cache:
 _cache = _Cache()
 
 
+def _requested(file: DataFile, run: Sequence[int]) -> bytes:
+    """Return the blocks of a request."""
+    if _tagged(file) is None:
+        _check(file)
+    start, stop = run[0] * BLOCK, min((run[-1] + 1) * BLOCK, file.size)
+    what = f"read (bytes {start} … {stop - 1})"
+    data = reached(file.path, what, partial(_read, file, start, stop))
+    if data is None:
+        raise gone(file)
+    return data
+
+
 def keep_at_most(size: int) -> None:
     """Set the bound of the bytes that this process keeps."""
     _cache.most_bytes = size
+
+
+def copy_to(directory: str, most_bytes: int, sharers: int) -> None:
+    """Keep a copy on a disk, too, which so many processes share."""
+    _cache.copy = LocalCopy(directory, most_bytes, sharers, BLOCK)
+
+
+def came() -> dict[str, int]:
+    """Return the bytes that have come from the stores, and from the disk."""
+    return {**_cache.came}
 
 
 def keep_more(reader: object, size: int) -> None:

@@ -11,7 +11,7 @@ from headrace_proto.placement import WHOLE, Share, partitions_of
 
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration, Plain, Source
-from .settings import Limits, RunSettings
+from .settings import CACHE_BYTES, Limits, RunSettings
 
 #: In place of the snapshot to which a feed is taken back: the state before its first batch.
 BEGINNING = "beginning"
@@ -86,6 +86,8 @@ class RunConfig(Limits):
     start: int = 0  # … and the number of starts, as shown to people
     program: bytes = b""  # names the process that started the server
     log_level: int = logging.INFO  # of the locator and of trainers, as in that process
+    cache_dir: str | None = None  # of the copy of remote files …
+    cache_bytes: int = CACHE_BYTES  # … and its bound
     keys: str | None = None  # the directory; whose files the locator and the workers read
     python_path: tuple[str, ...] = field(default=())
 

@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 #: Default number of snapshots of each feed that are kept.
 KEEP_SNAPSHOTS = 20
+#: Default bound of the copy of remote files on a disk.
+CACHE_BYTES = 2**35
 _OPTION = "option"
 
 
@@ -104,6 +106,9 @@ class RunSettings(Limits):
       too
     durability: a commit survives a power cut (power) or the death of any process (process); off
       keeps only indexes in the state directory
+    cache_dir: where workers keep a copy of what they read of remote files, for later epochs and
+      servers of this host
+    cache_bytes: bytes of that copy, those used last
     resume: go on from a snapshot: its token, on the command line also a file that holds it
     snapshots: where snapshots are copied to, and found by a server with another state directory
     keep_snapshots: number of snapshots of each feed that are kept, the newest ones; 0 keeps all
@@ -142,6 +147,10 @@ class RunSettings(Limits):
         absent="power, where there is a state directory",
         choices=("power", "process", "off"),
         needs_state=True,
+    )
+    cache_dir: str | os.PathLike[str] | None = _path(absent="memory only, by remote_cache_bytes")
+    cache_bytes: int | None = _integer(
+        least=2**26, most=2**60, absent=f"{CACHE_BYTES}, where there is a cache_dir"
     )
     resume: Any = _text(metavar="TOKEN", many=True, needs_state=True)
     snapshots: str | None = _text(

@@ -27,7 +27,7 @@ from ..pipeline.declaration import Declaration
 from ..pipeline.function_names import packed
 from ..process.child import Pipe
 from ..process.config import FeedConfig, RunConfig
-from ..process.settings import RunSettings
+from ..process.settings import CACHE_BYTES, RunSettings
 from ..watch.answers import is_here
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -118,6 +118,10 @@ def start_config(settings: RunSettings, taken: tuple[str, ...]) -> RunConfig:
             "each worker has one of its own"
         )
     _check_apart(binds, taken)
+    if settings.cache_bytes is not None and settings.cache_dir is None:
+        raise ValueError(
+            f"cache_bytes={settings.cache_bytes} needs a cache_dir: it bounds the files there"
+        )
     return RunConfig(
         feeds=feeds,
         directory="",
@@ -125,6 +129,8 @@ def start_config(settings: RunSettings, taken: tuple[str, ...]) -> RunConfig:
         worker_ports=ports,
         taken=taken,
         keys=None if settings.keys is None else os.path.abspath(settings.keys),
+        cache_dir=None if settings.cache_dir is None else os.path.abspath(settings.cache_dir),
+        cache_bytes=settings.cache_bytes or CACHE_BYTES,
         lease_ttl_s=settings.lease_ttl_s,
         slab_bytes=settings.slab_bytes or 0,
         program=process_name(),

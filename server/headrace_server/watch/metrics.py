@@ -216,6 +216,7 @@ _WORKER: _Lines = (
     ("worker_seconds_total[doing]", _doing, "How long it worked, and waited for what."),
     ("worker_slab_bytes", "slab_bytes", "Shared memory in use by batches."),
     ("worker_slab_limit_bytes", "slab_limit_bytes", "Maximum of these bytes."),
+    ("worker_remote_bytes_total[kind]", "remote_bytes", "Bytes of remote files, store or disk."),
     ("worker_restarts_total", "restarts", "How often a worker was replaced."),
 )
 

@@ -281,6 +281,7 @@ class WorkerStatus(TypedDict):
     work_s: float
     rests_s: dict[str, float]
     queued_s: float  # of the work, in which it waited for a core
+    remote_bytes: dict[str, int]  # of remote files, from the "store" and from the "disk"
     shares: dict[str, float]  # parts of its time
 
 

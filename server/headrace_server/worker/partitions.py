@@ -29,7 +29,7 @@ from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, cod
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..files.ranges import keep_at_most
+from ..files.ranges import came, copy_to, keep_at_most
 from ..leasing.desk import Work
 from ..leasing.words import ANYONE, Batch, Order, Outlook, Proposal, Slot
 from ..making.slab import Slab
@@ -116,6 +116,8 @@ class Partitions:
         self._rested = dict.fromkeys(("trainers", "states", "slab"), 0.0)
         index = config.index_directory or Path(config.directory, "index")
         keep_at_most(config.remote_cache_bytes)
+        if config.cache_dir is not None:
+            copy_to(config.cache_dir, config.cache_bytes, config.workers)
         self._cache = IndexCache(str(index), self._indexed)
         self._logged = time.monotonic()
         self._readers: dict[str, StreamSource] = {}
@@ -413,6 +415,7 @@ class Partitions:
             "work_s": max(0.0, life_s - sum(self._rested.values())),
             "rests_s": dict(self._rested),
             "queued_s": _queued_s(),
+            "remote_bytes": came(),
         }
 
     # Calls between steps

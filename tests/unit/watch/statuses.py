@@ -31,6 +31,7 @@ def feed(**more: Any) -> dict[str, Any]:
 def worker(number: int = 0, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"worker": number, "pid": 77, "restarts": 0, "doing": "it was starting"}
     told |= {"slab_bytes": 4096, "slab_limit_bytes": 65536, "work_s": 6.0, "queued_s": 0.0}
+    told["remote_bytes"] = {"store": 3000, "disk": 5000}
     return {**told, "shares": {}, "rests_s": {"trainers": 4.0, "states": 0.0, "slab": 0.0}, **more}
 
 
