@@ -29,7 +29,6 @@ from .durable_file import opened, writing
 from .extras import require
 from .manifest import DataFile
 
-crc32c = require("google_crc32c", "server", "cache_dir")
 logger = logging.getLogger("headrace.data")
 
 #: Part of the names: files of another format are not found.
@@ -55,6 +54,7 @@ class LocalCopy:
         self._lock = threading.Lock()
         self._written = self._part  # since the last look at all files
         self._told, self._rests_until = False, 0.0
+        self._crc32c = require("google_crc32c", "server", "cache_dir")
 
     def read(self, file: DataFile, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return those of some blocks, in order, that are there."""
@@ -82,7 +82,7 @@ class LocalCopy:
             if not size:
                 continue
             data = os.pread(descriptor, min(size, self._size), _HEAD + at * self._size)
-            if _checksum(path, number, data) == wanted and len(data) == size:
+            if self._checksum(path, number, data) == wanted and len(data) == size:
                 found[number] = data
             else:
                 logger.warning("%s: block %d is damaged, and is fetched again", path, number)
@@ -107,9 +107,9 @@ class LocalCopy:
             self._tell(error)
 
     def _write(self, path: Path, numbers: Sequence[int], data: memoryview) -> None:
-        blocks = [data[i : i + self._size] for i in range(0, len(data), self._size)]
+        blocks = [bytes(data[i : i + self._size]) for i in range(0, len(data), self._size)]
         entries = b"".join(
-            _ENTRY.pack(_checksum(path, number, block), len(block))
+            _ENTRY.pack(self._checksum(path, number, block), len(block))
             for number, block in zip(numbers, blocks, strict=True)
         )
         at = numbers[0] % _BLOCKS
@@ -154,7 +154,6 @@ class LocalCopy:
             self._told = True
             logger.warning("cache_dir: remote files are fetched without a copy: %s", error)
 
-
-def _checksum(path: Path, number: int, data: bytes | memoryview) -> int:
-    seed = crc32c.value(f"{path.name} {number}".encode())
-    return int(crc32c.extend(seed, bytes(data)))
+    def _checksum(self, path: Path, number: int, data: bytes) -> int:
+        seed = self._crc32c.value(f"{path.name} {number}".encode())
+        return int(self._crc32c.extend(seed, data))

@@ -26,6 +26,7 @@ from headrace_server.pipeline.declaration import Feature, ReadingOrder
 from headrace_server.reading import column_parts
 from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.sources import arrow as arrow_source
+from tests.patience import eventually
 from tests.range_server import RangeServer
 from tests.unit.readers import opened
 from tests.unit.reading.test_cut import opened as opened_pipeline
@@ -62,6 +63,12 @@ def asked() -> set[tuple[DataFile, int]]:
     cache = ranges._cache
     with cache._lock:
         return {*cache._coming, *cache._kept}
+
+
+def forget() -> None:
+    """Let nothing be here, once nothing is under way."""
+    eventually(lambda: not ranges._cache._coming)
+    ranges._cache.__init__()  # type: ignore[misc]
 
 
 def test_ranges_in_any_order_have_the_bytes_of_the_files(store):
@@ -311,7 +318,7 @@ def test_rows_at_random_cost_their_own_bytes_or_those_of_their_record_batch(stor
         before = store.sent[kind]
         reader = opened(kind, f"{store.url}/{kind}", features=FEATURES, cache=cache)
         assert store.sent[kind] - before <= most
-        ranges._cache.__init__()  # type: ignore[misc]
+        forget()
     before = store.sent[kind]
     chunk = reader.take(np.array([31, 14]))  # not the first ones: what follows them is read ahead
     assert [chunk.columns["x"].row(i) for i in (0, 1)] == [blob(31), blob(14)]
@@ -341,7 +348,7 @@ def test_each_block_is_fetched_once_in_an_epoch(store, write):
         share = partition_reader(
             opened(kind, f"{store.url}/{kind}", features=features, cache=cache), order, 0, 1
         )
-        ranges._cache.__init__()  # type: ignore[misc]
+        forget()
         before, found, half = store.sent[kind], [], None
         while position is not None:
             half = position if len(found) == 3 * ROWS // 4 else half
@@ -388,7 +395,7 @@ def test_files_are_looked_up_and_opened_together(store, write):
         write(store.directory / f"{k}.{kind}")
     cache, path = IndexCache(str(store.directory / "indexes")), f"{store.url}/*.{kind}"
     opened(kind, path, features=None if kind != "tfrecord" else FEATURES, cache=cache)
-    ranges._cache.__init__()  # type: ignore[misc]
+    forget()
     store.delay_s = 0.2
     store.most_files.clear()
     assert len(resolve([path])) == 8
@@ -408,7 +415,7 @@ def large_rows(kind: str, store: RangeServer) -> Any:
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_blocks_that_are_mixed_first_come_together_and_by_their_own_bytes(store, kind):
     source, before = large_rows(kind, store), store.sent.total()
-    ranges._cache.__init__()  # type: ignore[misc]
+    forget()
     share = partition_reader(source, ReadingOrder(seed=1, blocks=6, block_bytes=1), 0, 1)
     share.read(0, 0, 5)
     blocks = {(file, number) for file, number in asked()}
@@ -423,7 +430,7 @@ def test_large_blocks_are_fetched_ahead_by_their_real_bytes(store, monkeypatch, 
     """One is begun beside those that are mixed: it has all the bytes that are to be ahead."""
     monkeypatch.setattr(column_parts, "_AHEAD_BYTES", EACH)
     source = large_rows(kind, store)
-    ranges._cache.__init__()  # type: ignore[misc]
+    forget()
     share = partition_reader(source, ReadingOrder(seed=1, blocks=4, block_bytes=1), 0, 1)
     for position in range(0, 100, 5):
         share.read(0, position, 5)
@@ -465,7 +472,7 @@ def test_joined_sources_are_read_ahead_together(store, monkeypatch):
     reader = opened_pipeline(one.concat(two))
     rows = np.random.default_rng(3).permutation(2 * ROWS)
     for order in (rows, np.sort(rows)):
-        ranges._cache.__init__()  # type: ignore[misc]
+        forget()
         count = reader.expect(order)
         blocks = asked()
         assert 5 <= count < 12
