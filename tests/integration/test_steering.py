@@ -173,6 +173,17 @@ def test_the_size_outlives_workers_and_servers_and_a_feed_goes_back_to_that_of_a
             assert rows_of(next(feed)) == batches[3]
 
 
+def test_the_size_changes_at_once_before_all_that_an_earlier_worker_has_read_is_read_again():
+    with hs.run(sequences([4] * 8)) as server, connect(server, prefetch=0) as feed:
+        for _ in range(2):
+            batch = next(feed)
+            batch.save_state("s", batch.state("s"))
+        feed.commit()
+        kill_worker(server)
+        assert feed.set_batch_size(1) == {0: 2}
+        assert next(feed).rows == 1
+
+
 def test_segments_of_partitions_that_go_on_change_their_size_where_others_have_ended():
     # the first of two partitions has two segments, the second has twelve
     with hs.run(sequences([1, 1, 6, 6], batch_size=2), partitions=2) as server:

@@ -700,6 +700,13 @@ class Segments(Machine, Shaper):
         self._adapt()
         self._carry_out()
 
+    def apply(self, order: Order) -> None:
+        """Carry out an order, which is stored; one of a size does not wait for rows."""
+        if order.kind == "batch_size" and order in self._pending:
+            self._pending.remove(order)
+            self._resize(order.what)
+        self._carry_out()
+
     def _resize(self, batch_sizes: Sequence[int]) -> None:
         (self.batch_size,) = batch_sizes
         self._adapt()
