@@ -80,6 +80,7 @@ class Feed:
         self._hands = TakenBatches(link)  # a Saving, of a feed with states
         self._itself = weakref.ref(self)
         self._epochs: Epochs | None = None
+        self._lengths: dict[int, int | str] = {}  # by epoch
         self._segments: SegmentLayout | None = None  # of a feed of segments
         self._batch: type[BatchInHand] = Batch
         welcome, known = link.session.welcome, link.session.properties
@@ -315,14 +316,22 @@ class Feed:
         The loop is an epoch where the feed is declared with ``repeat(n, across_batches=False)``,
         else the whole feed.  Ranks all have the same number.  TypeError with the reason where
         nobody knows it exactly: ``batch`` has a length where the source can be read by number, and
-        no stage drops or repeats examples.
+        no stage drops or repeats examples; segments in lanes, or of ranks, where their lengths are
+        known too.  The first call asks the server.
 
         A loop that goes on after a restart or a resumption has fewer, and several trainers without
         ranks share them.
         """
-        known = batches_of_loop(self._link.announced)
+        epochs = self._epochs
+        epoch = 0 if epochs is None else epochs.number + (epochs.over and not self._link.ended)
+        if epoch not in self._lengths:
+            self._link.check_usable()
+            self._lengths[epoch] = _value_of(self._link.ask(requests.length(epoch)))
+        known = self._lengths[epoch]
         if isinstance(known, str):
             raise TypeError(f"feed {self.name!r} has no length: {known}")
+        if known > _LONGEST:
+            raise TypeError(f"feed {self.name!r} has no length that len() can return: {known}")
         return known
 
     def __bool__(self) -> bool:
@@ -536,6 +545,7 @@ class Feed:
         sizes = _sizes_of(batch_size)
         since = self._change(repr(batch_size), "set_batch_size", Resize, sizes)
         self._link.session.properties["resized"] = True
+        self._lengths.clear()
         if self._segments is not None:
             self._segments.open_rows()
         self._layout = rows_open(self._layout)
@@ -595,7 +605,7 @@ class Feed:
         self._link.check_usable()
         self._link.settle()
         counts = _value_of(self._link.ask(requests.progress()))
-        return progress_of(counts, self._link.announced, self._link.member.hello.world_size)
+        return progress_of(counts, self._link.session.properties.get("epochs", 1))
 
     # Leaving
 
@@ -855,35 +865,10 @@ class FeedProgress:
         return f"epoch {self.epoch + 1}{of}: {self.rows} rows in {self.batches} batches{part}"
 
 
-def batches_of_loop(announced: Sequence[Mapping[str, Any]]) -> int | str:
-    """Return the batches of one loop for one trainer, or the reason why their number is not known.
-
-    ``announced``: the properties of the feed, by each of its owners.
-    """
-    total = 0
-    for known in announced:
-        length = known.get("length", "its server does not announce one")
-        if known.get("resized") is True:
-            return "its batch size was changed"
-        if not isinstance(length, int):
-            return str(length)
-        total += length
-    return total if total <= _LONGEST else f"{total} batches are more than len() can return"
-
-
-def progress_of(
-    counts: Mapping[str, Any], announced: Sequence[Mapping[str, Any]], world_size: int
-) -> FeedProgress:
-    """Return the progress of a feed, by the counts and the announcements of all its owners."""
-    known = announced[0]
-    epochs, batches = known.get("epochs", 1), counts["batches"]
+def progress_of(counts: Mapping[str, Any], epochs: int | None) -> FeedProgress:
+    """Return the progress of a feed of so many epochs, by the counts of all its owners."""
     fraction = None if counts["open"] else 1.0
-    loop = batches_of_loop(announced)
-    loops = epochs if known.get("across_batches") is False else 1
-    done, whole = counts.get("done", 0), counts.get("examples", 0)
-    if not whole and isinstance(loop, int) and loops is not None:
-        done, whole = batches, loop * loops * max(1, world_size)
-    if counts["open"] and whole:
-        fraction = min(1.0, done / whole)
+    if counts["open"] and (whole := counts.get("examples", 0)):
+        fraction = min(1.0, counts["done"] / whole)
     epoch = counts["epoch"] if epochs is None else min(counts["epoch"], epochs - 1)
-    return FeedProgress(counts["rows"], batches, max(0, epoch), epochs, fraction)
+    return FeedProgress(counts["rows"], counts["batches"], max(0, epoch), epochs, fraction)

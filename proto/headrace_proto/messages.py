@@ -218,6 +218,7 @@ class Stats:
 
     session: Count
     request: Count  # the answer carries it
+    length: Count = 0  # 1 + the epoch of which all batches are counted, too; 0: none
 
 
 @message(FROM_TRAINER, 11)

@@ -82,12 +82,14 @@ def train(
     last = who == run.members - 1
     dies = run.dies if last and connection == 0 else None
     seen, ended = 0, False
+    stops = run.dies or run.leaves or run.parts or run.snapshot or run.steers or run.hold > 0
+    whole = not stops and run.members == (run.world or 1)
     while not ended:
         with headrace.connect(addresses, feed=name, timeout=WAIT_S, **options) as feed:
             again = True
             while again:
                 again, held = False, []
-                for batch in _all_of(feed, borders):
+                for batch in _all_of(feed, borders, whole):
                     seen, again = seen + 1, run.hold > 0
                     hear(
                         "taken", connection, _plain(feed, batch), feed.lanes if _lanes(batch) else 0
@@ -157,12 +159,17 @@ def _lanes(batch: Any) -> bool:
         return False
 
 
-def _all_of(feed: headrace.Feed, borders: bool) -> Iterator[Any]:
+def _all_of(feed: headrace.Feed, borders: bool, whole: bool) -> Iterator[Any]:
+    """Yield all batches.  ``whole``: each loop has as many as ``len(feed)`` says, if it knows."""
     loops = (epoch for _, epoch in feed.epochs()) if borders else [feed]
     for loop in loops:
-        # a loop that breaks would close what "yield from" names
-        for batch in loop:  # noqa: UP028
+        length, count = None, 0
+        with contextlib.suppress(TypeError):
+            length = len(feed) if whole else None
+        for batch in loop:
+            count += 1
             yield batch
+        assert length in (None, count), f"len(feed) is {length}, and {count} batches came"
 
 
 def _plain(feed: headrace.Feed, batch: Any) -> dict[str, Any]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_server.cli import main
+from headrace_server.cli.pipelines import load
 from tests.patience import PATIENCE_S
 
 from .serving import connect, in_segments, serving
@@ -68,6 +75,96 @@ def test_the_length_of_a_feed_is_the_number_of_batches_of_a_loop(small, across):
     with hs.run(each.batch(2, small), partitions=3) as server:
         with headrace.connect(server.address) as feed:
             assert feed and len(feed) == sum(1 for _ in feed) > 0
+
+
+def walks_of(reader: hs.Pipeline, **options: Any) -> hs.Pipeline:
+    """Cut walks into segments of two steps, in lanes without states."""
+    given = {"input_key": None, "initial_states": {}, "order": "lanes"}
+    return in_segments(reader, **{**given, **options})
+
+
+def test_the_length_of_a_feed_of_segments_is_known_where_lengths_are(tmp_path):
+    """In the lanes of a trainer, in those of ranks, and in rounds of ranks without lanes."""
+    steps = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+    walks = [{"key": f"{i}", "x": np.arange(n, dtype=np.float32)} for i, n in enumerate(steps)]
+    columns = pa.table({"key": [w["key"] for w in walks], "x": [w["x"] for w in walks]})
+    with pa.ipc.new_file(tmp_path / "walks.arrow", columns.schema) as writer:
+        writer.write_table(columns, max_chunksize=4)
+    offsets = np.cumsum([0, *steps])
+    x = np.concatenate([w["x"] for w in walks])
+    np.savez(tmp_path / "walks.npz", key=[w["key"] for w in walks], x=x, at=offsets)
+    np.arange(1 + 40, dtype=np.uint16).tofile(tmp_path / "text.bin")
+    sources = {
+        "examples": hs.from_examples(walks),
+        "arrow": hs.read_arrow(str(tmp_path / "walks.arrow")),
+        "npz": hs.read_npz(str(tmp_path / "walks.npz"), ragged={"x": "at"}),
+        "indexed": hs.from_indexed(walks, lengths=steps),
+        "both": hs.from_examples(walks).skip(2).concat(hs.from_examples(walks)),
+    }
+    tokens = hs.read_tokens(str(tmp_path / "text.bin"), dtype="uint16", lanes=3)
+    feeds = {
+        "tokens": walks_of(tokens, input_sequences=["tokens"]),
+        "arrival": in_segments(sources["arrow"].shuffle(1)),
+        "phased": walks_of(sources["npz"].shuffle(window=3, seed=1), phase="random"),
+        "packed": walks_of(sources["arrow"].with_origin(), pack=True, num_unroll=4),
+        "epochs": walks_of(sources["examples"].shuffle(2).repeat(3, across_batches=False)),
+        **{name: walks_of(source.shuffle(7)) for name, source in sources.items()},
+    }
+    with serving(feeds, partitions=2, workers=2) as server, ThreadPoolExecutor(2) as pool:
+        for name in feeds:
+            ranks = (0, 1) if name in ("arrival", "packed", "both") else (-1,)
+            known = [*pool.map(partial(loops_of, server, name, len(ranks)), ranks)]
+            assert all(length == batches > 0 for loops in known for length, batches in loops), name
+            assert len({*map(str, known)}) == 1, "all ranks have the same number"
+
+
+_COUNTED = """
+import headrace_server as hs
+
+rows = hs.read_jsonl("rows.jsonl", {"x": hs.sequence("float32")}).shuffle(seed=3)
+kept = rows.filter(lambda row: len(row["x"]) % 3 > 0).map(lambda row: {"x": row["x"][1:]})
+plain = kept.repeat(2, across_batches=False).batch(4, dynamic_pad=True)
+lanes = kept.batch_sequences_with_states(
+    None, ["x"], [], None, {}, num_unroll=2, batch_size=3, order="lanes", allow_small_batch=True
+)
+"""
+
+
+def test_what_check_counts_in_advance_is_the_length_of_feeds_with_any_stages_that_keep_rows_apart(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rows = "".join(json.dumps({"x": [1.0] * (2 + i % 7)}) + "\n" for i in range(41))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "feeds.py").write_text(_COUNTED)
+    names = ["feeds.py:plain", "feeds.py:lanes"]
+    feeds = load(names)
+    with serving(feeds, partitions=2) as server:
+        for name in feeds:
+            with connect(server, feed=name) as feed:
+                with pytest.raises(TypeError, match=r"filter may .*: headrace check --count"):
+                    len(feed)
+    assert main(["check", *names, "--count", "--state-dir", "state"]) == 0
+    with serving(feeds, partitions=2, state_dir="state") as server:
+        for name in feeds:
+            ((length, batches),) = loops_of(server, name, 0, -1)
+            assert length == batches > 0
+
+
+def loops_of(server: hs.Server, name: str, world: int, rank: int) -> list[tuple[int, int]]:
+    """Return how long each loop over a feed was said to be, and was."""
+    place = {"rank": rank, "world_size": world} if rank >= 0 else {}
+    found = []
+    with connect(server, feed=name, **place) as feed:
+        for _ in range(3 if name == "epochs" else 1):
+            length, batches = len(feed), 0
+            for batch in feed:
+                batches += 1
+                for state in feed.states:
+                    batch.save_state(state, batch.state(state))
+            found.append((length, batches))
+    return found
 
 
 @pytest.mark.parametrize("segmented", [False, True])

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace_proto.credentials import Keys
 from headrace_proto.errors import (
@@ -173,11 +173,6 @@ class Link:
         return self.wire.sessions[self._finding.owner_of[partition]]
 
     # All sessions together
-
-    @property
-    def announced(self) -> list[dict[str, Any]]:
-        """The properties from each owner; some differ, such as the number of batches."""
-        return [session.properties for session in self.sessions]
 
     @property
     def ended(self) -> bool:

@@ -106,6 +106,20 @@ def _progress(answers: Sequence[Answered]) -> Answered:
     return Answered(first.session, first.request, total)
 
 
+def length(epoch: int) -> Request:
+    """Count the batches that one loop over an epoch has, or over the whole feed."""
+    return Request("length", Stats, [((epoch + 1,), [])], _length, tells_refusals=False)
+
+
+def _length(answers: Sequence[Answered]) -> Answered:
+    first = _first(answers)
+    if first.code:
+        return first
+    found = [answer.value["length"] for answer in answers]
+    reason = next((one for one in found if isinstance(one, str)), None)
+    return Answered(first.session, first.request, sum(found) if reason is None else reason)
+
+
 def snapshot(name: str = "", whole: bool = False) -> Request:
     """Store all of the feed's state: each server its share, under one name.
 

@@ -9,11 +9,13 @@ A finding that would stop the feed is a problem; the survey notes it, and goes o
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Final
+
+import numpy as np
 
 from headrace_proto.errors import DataError
 
@@ -22,15 +24,16 @@ from ..files.manifest import DataFile, is_remote, resolve
 from ..files.ranges import BLOCK as PIECE
 from ..files.ranges import REQUEST_BYTES
 from ..partition.composition import drops_of, shape_check
+from ..partition.feed_length import DROPPED, FeedLength
 from ..pipeline.builder import BLOCK_BYTES
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
-from ..reading.chunk import BadRecords
+from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
 from ..reading.source import IndexedSource, StreamSource
 from ..reading.sources import open_reader
-from ..server.arguments import declared
+from ..server.arguments import declared, index_directory
 from ..shaping.plan import Position, Read
 from . import exits
 from .frame import with_options
@@ -53,6 +56,8 @@ _MOST_TEXTS: Final = 10
     PIPELINES,
     Option("partitions", "integer", default=1, least=1),
     Option("full", "flag", default=False),
+    Option("count", "flag", default=False),
+    Option("state_dir", "path"),
 )
 def check(options: Namespace) -> int:
     """Look at pipelines and their files without a server: whether they work, how they are
@@ -61,9 +66,19 @@ def check(options: Namespace) -> int:
 
     partitions: slices of each feed
     full: go through every example and all stages, not only the first batches
+    count: go through every example where len(feed) needs it, and store what it needs; again after
+        a function of the pipeline was changed
+    state_dir: the directory of the server, for --count
     """
     declarations = declared(load(options.pipelines)).items()
-    found = [Survey(name, d, options.partitions).look(options.full) for name, d in declarations]
+    index = None
+    if options.count:
+        if not options.state_dir:
+            raise ValueError("--count needs --state-dir, where the server finds what was counted")
+        index = index_directory(options.state_dir)
+    found = [
+        Survey(name, d, options.partitions, index).look(options.full) for name, d in declarations
+    ]
     print("\n\n".join("\n".join(one.lines()) for one in found))
     return exits.FAILED if any(one.problems for one in found) else exits.WELL
 
@@ -88,6 +103,7 @@ class Survey:
     feed: str
     declaration: Declaration
     partitions: int
+    index: str | None = None  # where what len(feed) needs is stored
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -110,7 +126,7 @@ class Survey:
             some = files
             if not full and declaration.source.kind in _SCANNED and nbytes > _QUICK_BYTES:
                 some = (min((file for file in files if file.size), key=lambda file: file.size),)
-            cache = reporting_cache(some)
+            cache = reporting_cache(some, self.index)
             open_reader(declaration.source, some, _Noted(), cache).close()
             if full:
                 self._scan(some, cache)
@@ -123,6 +139,8 @@ class Survey:
             if not self.problems:
                 with LocalFeed(declaration, some, bad, cache, self.partitions) as local:
                     self._make(local)
+            if not self.problems and self.index:
+                self._count(files, cache)
         except exits.SHOWN as error:
             self.problems.append(str(error))
         return self
@@ -197,7 +215,7 @@ class Survey:
 
     def _scan(self, files: tuple[DataFile, ...], cache: IndexCache) -> None:
         """Read every example, run the stages, and see whether the shape can place it."""
-        bad, rows, whole = _Noted(), 0, self.declaration
+        bad, whole = _Noted(), self.declaration
         if whole.source.kind == "mix":  # each of its sources to the end, once
             every, (stage, *others) = len(whole.source.parts), whole.stages
             once = {"orders": [asdict(ReadingOrder())] * every, "stop": "all"}
@@ -210,24 +228,54 @@ class Survey:
             if intake.fields is None and whole.segmented:
                 text = "no example shows what map gives: declare it with map(…, schema=…)"
                 raise DataError(text)
-            check_shape = shape_check(whole.shape, intake.fields or {}, bad)
-            position: Position | None = intake.start
-            known = reader.length if isinstance(reader, IndexedSource) else None
-            progress = Progress("checking", known, "examples")
-            while position is not None:
-                intake.begin()
-                chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
-                check_shape(chunk)
-                intake.end()
-                rows += len(chunk)
-                scanned = rows + sum(intake.dropped.values())
-                if known is not None:
-                    scanned = known if position is None else position
-                self.facts["checked"] = f"all {counted(scanned, 'example')}"
-                progress.to(scanned)
+            for _ in self._walk(whole, reader, intake, bad):
+                pass
         for reason, n in intake.dropped.items():
             self.notes.append(f"left out: {counted(n, 'example')}, {reason}")
         self._judge(intake.dropped, bad.texts)
+
+    def _walk(
+        self, declaration: Declaration, reader: StreamSource, intake: Intake, bad: BadRecords
+    ) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """Yield all rows of the source that the shape can place, with their steps."""
+        check_shape = shape_check(declaration.shape, intake.fields or {}, bad)
+        position: Position | None = intake.start
+        known = reader.length if isinstance(reader, IndexedSource) else None
+        progress, rows = Progress("checking", known, "examples"), 0
+        while position is not None:
+            intake.begin()
+            chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
+            yield check_shape(chunk)
+            intake.end()
+            rows += len(chunk)
+            scanned = rows + sum(intake.dropped.values())
+            if known is not None:
+                scanned = known if position is None else position
+            self.facts["checked"] = f"all {counted(scanned, 'example')}"
+            progress.to(scanned)
+
+    def _count(self, files: tuple[DataFile, ...], cache: IndexCache) -> None:
+        """Find how many batches there are; store the steps of all examples if that needs them."""
+        whole = self.declaration
+        bad = BadRecords(whole.policy.on_bad_example == "skip")
+        with closing(open_reader(whole.source, files, bad, cache)) as reader:
+            forward = replace(whole, order=ReadingOrder())
+            intake = Intake(reader, forward, 0, 1, bad)
+            length = FeedLength(self.feed, whole, files, reader, intake.fields or {}, cache)
+
+            def steps() -> np.ndarray:
+                found = np.full(reader.length, DROPPED, np.int64)  # type: ignore[attr-defined]
+                for chunk, steps in self._walk(forward, reader, intake, bad):
+                    found[chunk.ordinals] = steps
+                return found
+
+            ranks = whole.segmented and whole.shape.options["order"] != "lanes"
+            if not whole.uncounted(ranks) and isinstance(length.steps, str) and length.countable:
+                length.steps = cache.get(*length.entry, steps)
+            number = length.of(range(self.partitions), self.partitions, int(ranks), 0)
+        of = ", of the only rank" if ranks else ""
+        known = f"{count(number)} batches{of}" if isinstance(number, int) else f"unknown: {number}"
+        self.facts["length"] = known
 
     def _judge(self, dropped: Mapping[str, int], texts: list[str]) -> None:
         """Note whether the feed would end by its bad examples."""

@@ -88,8 +88,8 @@ class Progress:
         return size(number) if self._unit == "bytes" else count(number)
 
 
-def reporting_cache(files: Sequence[DataFile]) -> IndexCache:
-    """Return a cache in memory that shows how many bytes were indexed."""
+def reporting_cache(files: Sequence[DataFile], directory: str | None = None) -> IndexCache:
+    """Return a cache, by default in memory, that shows how many bytes were indexed."""
     progress = Progress("indexing", sum(file.size for file in files), "bytes")
     done: dict[str, int] = {}
 
@@ -97,4 +97,4 @@ def reporting_cache(files: Sequence[DataFile]) -> IndexCache:
         done[file.path] = upto
         progress.to(sum(done.values()))
 
-    return IndexCache(None, note)
+    return IndexCache(directory, note)

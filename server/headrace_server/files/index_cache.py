@@ -60,6 +60,12 @@ class IndexCache:
         """Return the function that a builder reports the number of scanned bytes to."""
         return partial(self.progress, file)
 
+    def find(self, file: DataFile, kind: str) -> np.ndarray | None:
+        """Return an entry (int64 [n]), read-only, where it was made."""
+        name = file.digest(kind, _FORMAT)
+        path = None if self.directory is None else Path(self.directory) / f"{name}.idx"
+        return self._kept.get(name) if path is None else _load(path, name)
+
     def get(
         self,
         file: DataFile,

@@ -236,6 +236,8 @@ class Cutting:
         ahead = max(options["right"], int(options.get("exact_last", False)))
         skips = options.get("max_staleness") is not None and options.get("stale") != "mark"
         growth = Growth(ahead, options.get("max_staleness"), skips)
+        #: Examples of a packed row, at most.
+        self.most = check_rows(self.batch_size, ranks, self.packed)
         self.machine = Segments(
             partition,
             self.batch_size,
@@ -244,7 +246,7 @@ class Cutting:
             lanes=self.lanes,
             states=places,
             cut=cut,
-            most=check_rows(self.batch_size, ranks, self.packed),
+            most=self.most,
             growth=growth if live else None,
         )
 

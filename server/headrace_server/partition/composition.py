@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from headrace_proto.schema import Field
 
 from ..making.segment_cutting import Cutting
@@ -29,14 +31,27 @@ _WHOLE = "stratified_sample_unknown_dist"
 
 def shape_check(
     shape: Shape, fields: Mapping[str, Field], bad: BadRecords
-) -> Callable[[Chunk], object]:
-    """Return the check of a chunk by the shape, which reports rows that it can not place."""
+) -> Callable[[Chunk], tuple[Chunk, np.ndarray]]:
+    """Return the check of a chunk by the shape, which reports rows that it can not place.
+
+    It returns the others, and their steps: 0 where the shape does not cut them.
+    """
     if shape.kind == SEQUENCES:
         cutting = Cutting(shape, fields, 0)
-        return lambda chunk: cutting.offer(chunk, bad, 0)
+
+        def cut(chunk: Chunk) -> tuple[Chunk, np.ndarray]:
+            chunk, offer = cutting.offer(chunk, bad, 0)
+            return chunk, offer.steps
+
+        return cut
     made = shape.made()
     made.open(0)
-    return lambda chunk: made.facts(chunk, bad)
+
+    def placed(chunk: Chunk) -> tuple[Chunk, np.ndarray]:
+        chunk = made.facts(chunk, bad)[0]
+        return chunk, np.zeros(len(chunk), np.int64)
+
+    return placed
 
 
 def drops_of(shape: Shape, dropped: Mapping[str, int]) -> str:

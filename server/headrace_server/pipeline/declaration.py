@@ -236,27 +236,36 @@ class Declaration:
         """The first stage that may change how many examples there are; "" where there is none."""
         return next((str(s.kind) for s in self.stages if not s.made().keeps_count), "")
 
-    def uncounted(self) -> str:
-        """Return why the number of examples does not show that of batches; "" where it does."""
-        if self.segmented or not self.shape.made().counted:
+    def uncounted(self, ranks: bool = False) -> str:
+        """Return why examples and their steps do not show how many batches they make; "" where
+        they do.  ``ranks``: whether trainers have ranks."""
+        if self.source.logs:
+            return "producers push to its log"
+        if self.segmented:
+            if self.shape.options["order"] != "lanes" and not ranks:
+                return (
+                    "how many rows the last batches have depends on when states are saved; with "
+                    "ranks, or in order='lanes', it does not"
+                )
+        elif not self.shape.made().counted:
             return "how many rows make a batch depends on the data"
-        if other := self.recounting_stage:
-            return f"{other} may change how many examples there are"
-        if self.policy.on_bad_example == "skip":
-            return "bad examples are skipped"
         if self.order.epochs is None and self.order.across_batches:
             return "it repeats for ever"
         return ""
 
-    def batches_of(self, examples: int) -> int:
-        """Return the number of batches of a partition, unless they are ``uncounted``.
+    def recounted(self) -> str:
+        """Return why the source does not show how many examples there are; "" where it does."""
+        if other := self.recounting_stage:
+            return f"{other} may change how many examples there are"
+        return "bad examples are skipped" if self.policy.on_bad_example == "skip" else ""
 
-        Where batches end with their epoch those of one epoch.
+    def batches_of(self, rows: int) -> int:
+        """Return the number of batches that a partition makes of so many rows; see ``uncounted``.
+
+        These are the rows of an epoch where batches end with it.
         """
-        options, order = self.shape.options, self.order
-        rows = examples * (order.epochs or 1) if order.across_batches else examples
-        full, rest = divmod(rows, options["batch_size"])
-        return int(full + (rest > 0 and options["allow_smaller_final_batch"]))
+        full, rest = divmod(rows, self.shape.options["batch_size"])
+        return int(full + (rest > 0 and self.shape.options["allow_smaller_final_batch"]))
 
 
 def grows(source: Source, order: ReadingOrder, stages: tuple[Stage, ...]) -> bool:

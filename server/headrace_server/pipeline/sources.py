@@ -266,6 +266,7 @@ def from_indexed(
     *args: object,
     features: Features | None = None,
     io_threads: int = 1,
+    lengths: str | Iterable[int] | None = None,
     **kwargs: object,
 ) -> Pipeline:
     """Read the examples of anything with ``len`` and ``[i]``, whose items are dicts of columns.
@@ -276,6 +277,9 @@ def from_indexed(
 
     An object with ``__getitems__`` is read by lists of numbers.  With ``io_threads`` that many
     threads of each worker call ``[i]`` at once: only for an object that allows it.
+
+    ``lengths`` are the steps of the sequences of each example, or the name of the object's
+    attribute that has them.  With them ``len(feed)`` of segments is known.
     """
     checked_int("io_threads", io_threads, 1, 256)
     called = isinstance(examples, str | type) or not hasattr(examples, "__getitem__")
@@ -293,6 +297,16 @@ def from_indexed(
     }
     if io_threads > 1:
         options["io_threads"] = io_threads
+    if isinstance(lengths, str):
+        options["lengths"] = lengths
+    elif lengths is not None:
+        steps = np.asarray([*lengths])
+        if steps.ndim != 1 or steps.dtype.kind not in "iu":
+            raise TypeError(
+                f"lengths= gives {steps.dtype}{list(steps.shape)}; one integer for each example, "
+                "or the name of an attribute, is wanted"
+            )
+        options["lengths"] = steps.astype(np.int64).tobytes()
     return _files("indexed", (), features, **options)
 
 

@@ -26,6 +26,7 @@ from .block_order import block_count
 from .chunk import BadRecords, Chunk, Faults, Origin, without
 from .columns import (
     Column,
+    Ragged,
     Rows,
     clash,
     concatenate,
@@ -167,6 +168,20 @@ class ColumnPart(IndexedSource):
             return self.starts
         count = block_count(self.nbytes, block_bytes)
         return np.unique(np.arange(count) * self.length // count)
+
+    def steps_of(self, column: str) -> np.ndarray | None:
+        """Return the steps of a column that is not decoded, and has no value that is missing."""
+        if self.begin is not None or column in self.schema.defaults:
+            return None
+        stored = self.columns().get(column)
+        if stored is None:
+            return None
+        if not stored.field.ragged_dims:
+            return np.full(self.length, stored.field.shape[0])
+        found, missing, unsound = stored.read(*self.locate(slice(0, self.length)))
+        if unsound or (missing is not None and missing.any()) or not isinstance(found, Ragged):
+            return None
+        return found.lengths
 
     def take(self, rows: Rows) -> Chunk:
         try:

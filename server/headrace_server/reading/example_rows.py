@@ -170,6 +170,7 @@ class RowPart(RowSource, IndexedSource):
     each: Each = map  # as ``map``, or gets the same rows in another way
     #: The lines (from 1) of records, by which errors name them.
     lines: Callable[[np.ndarray], np.ndarray] | None = None
+    steps: np.ndarray | None = None  # of each example, where they are known
 
     def __post_init__(self) -> None:
         self.name += "" if self.lines is None else LINE
@@ -209,6 +210,9 @@ class RowPart(RowSource, IndexedSource):
         at = np.array(sound, np.int64)
         named = at if self.lines is None else self.lines(at)
         return self.chunk(found, at, self.origin(named, self._bytes[at]))
+
+    def steps_of(self, column: str) -> np.ndarray | None:
+        return self.steps
 
     def close(self) -> None:
         del self.get, self.each  # so that its file can be unmapped

@@ -213,6 +213,11 @@ class IndexedSource(StreamSource):
     def hold(self, blocks: int) -> None:
         """Keep so many more decoded blocks in memory: their rows are read in turn."""
 
+    def steps_of(self, column: str) -> np.ndarray | None:
+        """Return how many steps a column has in each example, int64 [length], where that is known
+        without reading them: so ``len(feed)`` of segments is.  None where it is not."""
+        return None
+
     def by_number(self) -> IndexedSource:
         return self
 
@@ -287,6 +292,11 @@ class PartsReader(IndexedSource):
         for part in self._parts:
             part.hold(blocks)
 
+    def steps_of(self, column: str) -> np.ndarray | None:
+        found = [part.steps_of(column) for part in self._parts]
+        known = [steps for steps in found if steps is not None]
+        return np.concatenate([np.empty(0, np.int64), *known]) if len(known) == len(found) else None
+
     def take(self, rows: Rows) -> Chunk:
         if isinstance(rows, slice):
             first, stop = rows.start, rows.stop
@@ -342,6 +352,10 @@ class ReaderPart(IndexedSource):
     def blocks(self, block_bytes: int) -> np.ndarray:
         inside = self._reader.blocks(block_bytes) - self._start
         return np.unique(np.maximum(inside[inside < self.length], 0))
+
+    def steps_of(self, column: str) -> np.ndarray | None:
+        steps = self._reader.steps_of(column)
+        return None if steps is None else steps[self._start : self._start + self.length]
 
     def take(self, rows: Rows) -> Chunk:
         chunk = self._reader.take(_moved(rows, self._start))

@@ -34,6 +34,7 @@ from ..leasing.desk import Work
 from ..leasing.words import ANYONE, Batch, Order, Outlook, Proposal, Slot
 from ..making.slab import Slab
 from ..partition.composition import compose, drops_of
+from ..partition.feed_length import FeedLength
 from ..partition.live_run import needs_of
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, Life
@@ -121,6 +122,7 @@ class Partitions:
         self._cache = IndexCache(str(index), self._indexed)
         self._logged = time.monotonic()
         self._readers: dict[str, StreamSource] = {}
+        self._lengths: dict[str, FeedLength] = {}
         self._bad: dict[str, BadRecords] = {}
         self._shares = {name: _Share() for name in feeds}
         self._worked_s = 0.0  # where the feed that has worked last began
@@ -419,6 +421,23 @@ class Partitions:
         }
 
     # Calls between steps
+
+    def length(self, feed: ServedFeed, world: int, epoch: int) -> int | str:
+        """Return how many batches all partitions of a feed make here; see ``FeedLength.of``."""
+        if feed.properties.get("resized"):
+            return "its batch size was changed"
+        length, config = self._lengths.get(feed.name), self._config.feed(feed.name)
+        if length is None:
+            fields = next(iter(feed.partitions.values())).run.intake.fields or {}
+            length = self._lengths[feed.name] = FeedLength(
+                feed.name,
+                config.declaration,
+                config.files,
+                self._readers[feed.name],
+                fields,
+                self._cache,
+            )
+        return length.of([*feed.partitions], config.partitions, world, epoch)
 
     def open(self, part: ServedPartition) -> None:
         """Open a partition in the state that the last process has stored."""

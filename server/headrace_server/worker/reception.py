@@ -483,7 +483,7 @@ class Reception:
             session_file=str(session.path),
             resumed=session.goes_on,
             connection=hello.connection,
-            properties=feed.described(hello.world_size),
+            properties=feed.properties,
             channel=str(self.outbox.channels.path),
             finished=finished,
             done=done,

@@ -208,23 +208,6 @@ class ServedFeed:
         if self._config.declaration.source.kind == "mix":
             self.properties["sources"] = self._config.declaration.source.options["names"]
 
-    def described(self, world_size: int = 0) -> dict[str, Any]:
-        """Return the properties of the feed, for a trainer that joins."""
-        return {**self.properties, "length": self._length(world_size)}
-
-    def _length(self, world_size: int) -> int | str:
-        """Return the number of batches here for each rank; or why it is unknown."""
-        declaration = self._config.declaration
-        if self.properties.get("resized"):
-            return "its batch size was changed"
-        if reason := declaration.uncounted():
-            return reason
-        shares = [part.run.intake.share if part.open else None for part in self.partitions.values()]
-        if any(share is None for share in shares):
-            return "only reading shows how many examples it has"
-        counts = (declaration.batches_of(share or 0) for share in shares)
-        return sum(count // max(1, world_size) for count in counts)
-
     def examples(self) -> dict[str, Any]:
         """Return how many examples are done here, over all epochs, and of how many.
 

@@ -454,6 +454,9 @@ class Switchboard:
                 least = min(still) if still else max(due)[0]
                 counts |= {name: feed.counters.counts[name] for name in ("batches", "rows")}
                 counts |= {"epoch": least, "open": not feed.over, **feed.examples()}
+                if message.length:
+                    world = session.greeting.world_size if session.greeting else 0
+                    counts["length"] = self.partitions.length(feed, world, message.length - 1)
                 self.outbox.answer_request(Answered(session.number, message.request, counts))
 
         self._when_open(feed.name, call)

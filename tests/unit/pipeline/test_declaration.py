@@ -1,4 +1,4 @@
-"""The announced number of batches is the number that partitions make."""
+"""The counted number of batches is the number that partitions make."""
 
 from __future__ import annotations
 
@@ -47,4 +47,5 @@ def test_it_is_the_number_of_batches_that_are_made(
     loops = 1 if across else epochs
     for partition in range(partitions):
         share = (partition + 1) * examples // partitions - partition * examples // partitions
-        assert declaration.batches_of(share) * loops == made(share, size, smaller, epochs, across)
+        rows = share * epochs if across else share
+        assert declaration.batches_of(rows) * loops == made(share, size, smaller, epochs, across)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from headrace_proto.errors import DataError, brief, kind_of
 
 from ...pipeline.declaration import Plain
@@ -29,8 +31,12 @@ class Indexed(Source):
         kwargs: Mapping[str, Plain],
         called: bool,
         io_threads: int = 1,
+        lengths: str | bytes | None = None,
     ) -> StreamSource:
-        """``called``: the function is one that returns the object."""
+        """``called``: the function is one that returns the object.
+
+        ``lengths`` are the steps of its examples, int64, or the name of its attribute with them.
+        """
         name, bad = str(function), opening.bad
         bad.enters(name)
         examples = resolve(function)
@@ -40,6 +46,7 @@ class Indexed(Source):
             length = len(examples)
             if not hasattr(examples, "__getitem__"):
                 raise TypeError(f"{kind_of(examples)} has no items by number")
+            steps = lengths if lengths is None else _steps(examples, lengths, length)
         except Exception as error:
             raise DataError(f"{name}: it raised {error_with_place(error)}") from error
 
@@ -57,9 +64,25 @@ class Indexed(Source):
             each = ThreadPoolExecutor(io_threads, "headrace-io").map
         elif (many := getattr(examples, "__getitems__", None)) is not None:
             each = _together(many)
-        reader = reader_of_rows([RowPart(name, length, get, bad, each=each)], opening.features)
+        reader = reader_of_rows(
+            [RowPart(name, length, get, bad, each=each, steps=steps)], opening.features
+        )
         bad.enters("")
         return reader
+
+
+def _steps(examples: object, lengths: str | bytes, count: int) -> np.ndarray:
+    """Return the steps of each example, as they are declared."""
+    if isinstance(lengths, bytes):
+        steps = np.frombuffer(lengths, np.int64)
+    else:
+        steps = np.asarray(getattr(examples, lengths))
+    if steps.shape != (count,) or steps.dtype.kind not in "iu":
+        raise ValueError(
+            f"lengths= gives {steps.dtype}{list(steps.shape)}; one integer for each of {count} "
+            "examples is wanted"
+        )
+    return steps.astype(np.int64)
 
 
 def _together(many: Callable[[list[int]], Sequence[Row]]) -> Each:
