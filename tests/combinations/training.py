@@ -86,7 +86,7 @@ def train(
     whole = not stops and run.members == (run.world or 1)
     while not ended:
         with headrace.connect(addresses, feed=name, timeout=WAIT_S, **options) as feed:
-            again = True
+            again, whole = True, whole and not feed.progress.batches
             while again:
                 again, held = False, []
                 for batch in _all_of(feed, borders, whole):
