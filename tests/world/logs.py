@@ -634,13 +634,13 @@ class Producer:
     def act(self) -> None:
         if not self.alive:
             return
-        world = self.world
+        world, at = self.world, self.at
+        keys = [key for key in self.plan if at.get(key) != -1]
         if self.known:
-            keys = [key for key in self.plan if self.at.get(key) != -1]
             for key in world.random.sample(keys, min(len(keys), 2)):
                 if len(self.client.queue) < 10:
                     self.go_on(key)
-        done = all(self.at.get(key) == -1 for key in self.plan)
+        done = all(at.get(key) == -1 for key in keys)
         self.finished = done and not (self.client.queue or self.client.unacked)
         world.later(world.config.slow + world.random.random() * 0.1, self.act)
 
@@ -820,8 +820,8 @@ class World:
             self.now, _, call = heapq.heappop(self.events)
             call()
             steps += 1
-            ends = steps < 400_000 and self.now < min(_GIVEN_UP_S, moved_at + _STALLED_S)
-            law(ends, f"the world does not end: {self.why()}")
+            if steps >= 400_000 or self.now >= min(_GIVEN_UP_S, moved_at + _STALLED_S):
+                law(False, f"the world does not end: {self.why()}")
         self.check_end()
         return self
 
