@@ -1,4 +1,7 @@
-"""An HTTP server of a directory: it answers by ranges, counts what it sends, and fails at times."""
+"""An HTTP server of a directory: it answers by ranges, counts what it sends, and fails at times.
+
+To clients of S3 it is a store, whose buckets are the directories there.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ class RangeServer:
         self.directory, self.faults, self.delay_s = directory, faults, delay_s
         self.sent: Counter[str] = Counter()  # bytes of content by name of a file
         self.requests = 0
+        self.clients: list[str] = []  # of the requests for content: their names, and who signed
         self.under_way: list[tuple[str, str]] = []
         self.most_files: Counter[str] = Counter()  # by method, with answers under way at once
         self.failed: Counter[str] = Counter()
@@ -127,9 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
             start, stop, code = int(found[1]), min(int(found[2]) + 1, stop), 206
         if fault == "short" and with_content:
             stop = (start + stop) // 2
-        self._head(code, stop - start, f'"{status.st_mtime_ns}-{status.st_size}"')
+        of = f"bytes {start}-{stop - 1}/{status.st_size}" if code == 206 else ""
+        self._head(code, stop - start, f'"{status.st_mtime_ns}-{status.st_size}"', of=of)
         if not with_content:
             return
+        sent = self.headers
+        client = f"{sent.get('User-Agent', '')} {sent.get('Authorization', 'unsigned')}"
+        self.store.clients.append(client)
         with path.open("rb") as file:
             file.seek(start)
             data = file.read(stop - start)
@@ -142,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.store.ended.wait()
 
-    def _head(self, code: int, size: int, tag: str = "", wait: str = "") -> None:
+    def _head(self, code: int, size: int, tag: str = "", wait: str = "", of: str = "") -> None:
         self.send_response(code)
         self.send_header("Content-Length", str(size))
         if wait:
@@ -151,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.store.tags or self.command == "HEAD":
                 self.send_header("ETag", tag)
             self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Last-Modified", "Thu, 01 Jan 1970 00:00:00 GMT")
+        if of:
+            self.send_header("Content-Range", of)
         self.end_headers()
 
     def handle(self) -> None:

@@ -34,6 +34,7 @@ from .durable_file import opening
 from .extras import require
 from .local_copy import LocalCopy
 from .manifest import DataFile, check_local, check_remote, gone, is_remote, reached, system_of
+from .s3 import s3_range
 
 #: Bytes of a block.  To fetch so many takes no longer than the round trip of a request.
 BLOCK: Final = 1 << 16
@@ -87,8 +88,16 @@ def _read(file: DataFile, start: int, stop: int) -> bytes:
     data: bytes
     given = {"timeout": _PATIENCE_S} if system.async_impl else {"cache_type": "none"}
     if tagged := _tagged(file):
-        sync = require("fsspec.asyn", "server", file.path).sync
-        data, tag = sync(system.loop, tagged, system, path, f"bytes={start}-{stop - 1}", **given)
+        found = None
+        if tagged is _s3_range:
+            found = s3_range(system, path, start, stop, _PATIENCE_S)
+        if found is None:
+            sync, asked = (
+                require("fsspec.asyn", "server", file.path).sync,
+                f"bytes={start}-{stop - 1}",
+            )
+            found = sync(system.loop, tagged, system, path, asked, **given)
+        data, tag = found
     else:
         # A link of a chain has one handle of the next, and may fetch a whole file first.
         with _one_link if "::" in file.path else nullcontext():

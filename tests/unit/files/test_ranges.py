@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing
-from headrace_server.files import extras, manifest, ranges
+from headrace_server.files import extras, manifest, ranges, s3
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
@@ -253,6 +253,84 @@ def test_bytes_of_a_file_that_was_replaced_are_never_taken(store):
     source = RangedFiles([file])
     assert taken(source, [0], [1]) == [CONTENT[:1]]
     (store.directory / "a").write_bytes(CONTENT[::-1])
+    with pytest.raises(FilesMissing, match="/a was replaced while the feed runs"):
+        taken(source, [20 * BLOCK], [1])
+
+
+# ── S3 ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def bucket(store: RangeServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Return what opens the file ``a`` of a bucket with settings of s3fs."""
+    (store.directory / "bucket").mkdir()
+    (store.directory / "a").rename(store.directory / "bucket" / "a")
+
+    def opened(**settings: Any) -> RangedFiles:
+        given = {"endpoint_url": store.url, "key": "name", "secret": "secret", **settings}
+        monkeypatch.setenv("FSSPEC_S3", json.dumps(given))
+        extras.forget("s3://bucket/a")
+        manifest.system_of.cache_clear()
+        store.clients.clear()
+        return RangedFiles(resolve(["s3://bucket/a"]))
+
+    yield opened
+    monkeypatch.delenv("FSSPEC_S3")
+    extras.forget("s3://bucket/a")
+
+
+def test_objects_of_s3_are_read_by_obstore_with_the_settings_of_s3fs(store, bucket):
+    source = bucket()
+    assert taken(source, [9 * BLOCK], [BLOCK]) == [CONTENT[9 * BLOCK : 10 * BLOCK]]
+    assert taken(source, [40 * BLOCK], [100]) == [CONTENT[-100:]]
+    assert store.clients
+    for client in store.clients:
+        assert client.startswith("object_store/")
+        assert "Credential=name/" in client
+    taken(bucket(anon=True, key=None, secret=None), [20 * BLOCK], [1])
+    assert {client.rpartition(" ")[2] for client in store.clients} == {"unsigned"}
+
+
+def test_the_credentials_of_s3_are_those_of_the_environment(store, bucket, monkeypatch):
+    for name, value in (("ACCESS_KEY_ID", "env"), ("SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    taken(bucket(key=None, secret=None), [0], [1])
+    assert all("object_store" in one and "Credential=env/" in one for one in store.clients)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"requester_pays": True},
+        {"version_aware": True},
+        {"config_kwargs": {"connect_timeout": 5}},
+        {"client_kwargs": {"verify": False}},
+    ],
+)
+def test_settings_that_obstore_does_not_have_are_those_of_s3fs(store, bucket, odd):
+    assert taken(bucket(**odd), [9 * BLOCK], [1]) == [CONTENT[9 * BLOCK : 9 * BLOCK + 1]]
+    assert all("Botocore" in client for client in store.clients)
+
+
+@pytest.mark.parametrize("fault", ["503 7", "reset", "cut", "short", "403"])
+def test_after_a_fault_s3fs_asks_and_says_what_the_store_wants(store, bucket, monkeypatch, fault):
+    source = bucket()
+    taken(source, [0], [1])
+    for rest_s, next_client in ((30.0, "Botocore"), (0.0, "object_store")):
+        monkeypatch.setattr(s3, "_REST_S", rest_s)
+        forget()
+        s3._stores.clear()
+        store.due = [fault]
+        assert taken(source, [9 * BLOCK], [BLOCK]) == [CONTENT[9 * BLOCK : 10 * BLOCK]]
+        assert "Botocore" in store.clients[-1]
+        taken(source, [20 * BLOCK], [1])
+        assert next_client in store.clients[-1]
+
+
+def test_an_object_of_s3_that_was_replaced_is_never_taken(store, bucket):
+    source = bucket()
+    taken(source, [0], [1])
+    (store.directory / "bucket" / "a").write_bytes(CONTENT[::-1])
     with pytest.raises(FilesMissing, match="/a was replaced while the feed runs"):
         taken(source, [20 * BLOCK], [1])
 
