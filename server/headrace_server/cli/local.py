@@ -8,10 +8,10 @@ asked for, and states of segments come back as they were handed out.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,6 +30,7 @@ from ..process.rundir import RunDirectory
 from ..reading.chunk import BadRecords
 from ..reading.source import StreamSource
 from ..reading.sources import open_reader
+from ..shaping.segments import Segments
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed
 #: Time between two looks at a source that had no example yet.
@@ -59,7 +60,8 @@ class LocalFeed:
         partition: int = 0,
     ) -> None:
         self._declaration = declaration
-        self._token = 0
+        self._token = self._epoch = 0
+        self._hidden = "-"  # begins the names of columns that are not known: no column's does
         self.reader: StreamSource = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
@@ -69,20 +71,27 @@ class LocalFeed:
             self.__exit__()
             raise
 
-    def batches(self, first: int = 0) -> Iterator[Sample]:
-        """Yield the batches of the partition; those before the ``first`` are passed over.
+    def batches(self, first: int = 0, world: int = 0) -> Iterator[Sample]:
+        """Yield the batches of the partition, of segments those of so many ranks; those before the
+        ``first`` are passed over.
 
         A plain batch is passed over as one that an earlier process has committed: its rows are read
-        and counted, and it is not assembled.
+        and counted, and it is not assembled.  Nor are segments, so they have no states from then
+        on.
         """
-        run = self.run
-        for number in range(first):
-            run.commit(Batch(run.number, number, ANYONE, (0, number), 0), 0, None)
-        slot: Slot = b"here" if run.machine.lanes else ANYONE
+        run, machine = self.run, self.run.machine
+        slot: Slot = b"here" if machine.lanes else ANYONE
+        if world:
+            run.deal(1, world)
+            slot = 0
+        if isinstance(machine, Segments):
+            self._pass_over(machine, first, slot)
+        else:
+            for number in range(first):
+                run.commit(Batch(run.number, number, ANYONE, (0, number), 0), 0, None)
         while True:
             began = time.monotonic()
-            while not (made := run.make(slot, sys.maxsize)) or made is Outlook.WAITS:
-                time.sleep(_SOURCE_S if made else 0)
+            made = self._step(partial(run.make, slot))
             if isinstance(made, Outlook):
                 assert made in (Outlook.IDLE, Outlook.ENDED), made  # all blocks are free
                 return
@@ -91,12 +100,33 @@ class LocalFeed:
                 self._commit(batch)
                 began = time.monotonic()
 
+    def _step(self, step: Callable[[int], list[Batch] | Outlook]) -> list[Batch] | Outlook:
+        """Take a step in this epoch, or the next one where it is over."""
+        while (made := step(self._epoch)) in (Outlook.OVER, Outlook.WAITS):
+            if made is Outlook.OVER:
+                self._epoch += 1
+            else:
+                time.sleep(_SOURCE_S)
+        return made
+
+    def _pass_over(self, machine: Segments, first: int, slot: Slot) -> None:
+        passed = 0
+        while passed < first:
+            if isinstance(self._step(partial(self.run.draft, slot)), Outlook):
+                break
+            while passed < first and machine.unwritten:
+                self._token += 1
+                machine.commit(machine.unwritten.popleft().batch, self._token)
+                passed += 1
+        self._hidden = "state:" if passed else "-"
+
     def _sample(self, made: Batch, seconds: float) -> Sample:
         block = self._slab.memory(made.body.block)
         schema = self.run.schema
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.body.slots, strict=True)
+            if not name.startswith(self._hidden)
         }
         return Sample(made, seconds, schema, columns)
 

@@ -28,19 +28,22 @@ _MOST_TEXT: Final = 40
     Option("partitions", "integer", default=1, least=1),
     Option("partition", "integer", default=0, least=0, metavar="P"),
     Option("batch", "integer", absent="the first ones", least=0, metavar="N"),
+    Option("world_size", "integer", default=0, least=0, metavar="W"),
 )
 def preview(options: Namespace) -> None:
     """Make the first batches of a pipeline in this process, as a worker would, and show
     the time that each took, and shapes, types and first values of its columns and facts.  States of
     segments are saved as they were handed out.
 
-    With --partition and --batch it makes one batch of a plain feed again, as batch.partition and
-    batch.number name it to a trainer.  The number of partitions must be that of the server.
+    With --partition and --batch it makes one batch again, as batch.partition and batch.number name
+    it to a trainer: of a plain feed, of the lanes of a single trainer, or of segments of ranks.  Of
+    segments it shows no states then.  The number of partitions must be that of the server.
 
     batches: number of batches
     partitions: slices of the feed
     partition: the slice that is shown
     batch: the number of the only batch that is shown
+    world_size: number of ranks that train segments
     """
     name, pipeline = load_one(options.pipeline)
     declaration = pipeline.declaration()
@@ -50,10 +53,15 @@ def preview(options: Namespace) -> None:
             f"is {options.partitions - 1}; give --partitions as the server has it"
         )
     first = options.batch or 0
-    if options.batch is not None and declaration.segmented:
+    world, shape = options.world_size, declaration.shape
+    if world and not declaration.segmented:
+        raise ValueError(f"--world-size {world}: ranks do not change these batches: leave it out")
+    lanes = declaration.segmented and shape.options["order"] == "lanes"
+    if options.batch is not None and declaration.segmented and not (lanes or world):
         raise ValueError(
-            f"--batch {first}: the batches of a feed of segments depend on when trainers save "
-            "states, so none can be made again; .with_origin() names its rows (batch.origin)"
+            f"--batch {first}: without ranks, segments in their order of arrival depend on when "
+            "trainers save states, so no batch can be made again: give --world-size, as the ranks "
+            "have it; .with_origin() names the rows of others (batch.origin)"
         )
     files = resolve(declaration.source.paths)
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
@@ -66,7 +74,8 @@ def preview(options: Namespace) -> None:
             known = counted(reader.length, "example")
         print(f"{name}: {declaration.source.kinds}, {known}{among}")
         made = 0
-        for sample in islice(local.batches(first), options.batches if options.batch is None else 1):
+        most = options.batches if options.batch is None else 1
+        for sample in islice(local.batches(first, world), most):
             print("", *_lines(sample), sep="\n")
             made += 1
         if not made:

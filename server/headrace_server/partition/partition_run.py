@@ -224,6 +224,11 @@ class Run(ABC):
         self._next_read = step
         return []
 
+    def draft(self, slot: Slot, epoch: int) -> list[Batch] | Outlook:
+        """Do as ``make``, but leave new batches unwritten in the machine."""
+        self._behind = True
+        return self.make(slot, epoch)
+
     @property
     def reads_next(self) -> bool:
         """Whether the next step reads, which may take long; others do not."""
