@@ -5,9 +5,9 @@
                       └─ others ─► local copy, or requests, ──┴─► kept, then ──┘
                                    32 at once
 
-A file has blocks of 64 KiB.  Blocks that are near each other come by one request of at most 1 MiB,
-and a request that fails is made again.  Callers say early which ranges they will read, so
-a read mostly finds its blocks.  All sources of a process share the blocks that were used last,
+A file has blocks of 64 KiB.  A request brings at most 1 MiB, of which about half is wanted at
+least, and one that fails is made again.  Callers say early which ranges they will read, so a read
+mostly finds its blocks.  All sources of a process share the blocks that were used last,
 ``remote_cache_bytes`` in all, and what ``shuffle(blocks=)`` mixes; the requests under way and the
 rows at hand are beside that.
 """
@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
+from operator import itemgetter
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
@@ -38,8 +40,8 @@ from .s3 import s3_range
 
 #: Bytes of a block.  To fetch so many takes no longer than the round trip of a request.
 BLOCK: Final = 1 << 16
-#: Maximum number of blocks of a request, and of blocks between two that one request fetches too.
-_MOST_BLOCKS, _GAP = 16, 1
+#: Maximum number of blocks of a request.
+_MOST_BLOCKS: Final = 16
 #: Maximum bytes of a request.
 REQUEST_BYTES: Final = _MOST_BLOCKS * BLOCK
 #: Number of requests at once: of scattered records some hundred come in a second.
@@ -142,6 +144,8 @@ class _Cache:
         self._kept: OrderedDict[_Block, bytes] = OrderedDict()
         self._coming: dict[_Block, Future[_Blocks]] = {}
         self._bytes, self.most_bytes = 0, 1 << 28
+        self.at_random = 0  # readers
+        self.ranged = 0  # bytes of the files that are read by ranges
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
         self.copy: LocalCopy | None = None
         #: Bytes of blocks by where they came from.
@@ -150,11 +154,12 @@ class _Cache:
     def begin(
         self, ranges: Iterable[Range]
     ) -> tuple[dict[_Block, bytes], set[Future[_Blocks]], bool]:
-        """Request blocks; return those that are here, the requests for the others, and whether
-        all of these were under way."""
+        """Request blocks, in the order of the ranges; return those that are here, the requests for
+        the others, and whether all of these were under way."""
         here: dict[_Block, bytes] = {}
+        order = count()
         coming: set[Future[_Blocks]] = set()
-        missing: dict[DataFile, set[int]] = {}
+        missing: dict[DataFile, dict[int, int]] = {}  # numbers of blocks, and which is the first
         with self._lock:
             for file, start, stop in ranges:
                 for number in _numbers(start, stop):
@@ -165,15 +170,19 @@ class _Cache:
                     elif (request := self._coming.get(block)) is not None:
                         coming.add(request)
                     else:
-                        missing.setdefault(file, set()).add(number)
+                        missing.setdefault(file, {}).setdefault(number, next(order))
             if missing and self._pool is None:
                 self._pool = ThreadPoolExecutor(_AT_ONCE, "headrace-ranges")
-            for file, numbers in missing.items():
-                for run in _runs(sorted(numbers)):
-                    assert self._pool is not None
-                    request = self._pool.submit(self._fetch, file, run)
-                    self._coming.update(((file, number), request) for number in run)
-                    coming.add(request)
+            runs = [
+                (min(map(numbers.__getitem__, run)), file, run)
+                for file, numbers in missing.items()
+                for run in _runs(sorted(numbers))
+            ]
+            for _, file, run in sorted(runs, key=itemgetter(0)):
+                assert self._pool is not None
+                request = self._pool.submit(self._fetch, file, run)
+                self._coming.update(((file, number), request) for number in run)
+                coming.add(request)
         return here, coming, not missing
 
     def _fetch(self, file: DataFile, run: Sequence[int]) -> _Blocks:
@@ -241,13 +250,23 @@ def came() -> dict[str, int]:
 
 def keep_more(reader: object, size: int) -> None:
     """Keep so many more bytes, while a reader is there that uses them in turn."""
+    _count("most_bytes", size, reader)
+
+
+def read_at_random(reader: object) -> None:
+    """Let ranges be expected far ahead, so that more of them are near, while a reader is there."""
+    _count("at_random", 1, reader)
+
+
+def _count(name: str, by: int, reader: object) -> None:
+    """Add to a number of the cache, while a reader is there."""
     cache = _cache
 
     def change(by: int) -> None:
-        cache.most_bytes += by
+        setattr(cache, name, getattr(cache, name) + by)
 
-    change(size)
-    weakref.finalize(reader, change, -size)
+    change(by)
+    weakref.finalize(reader, change, -by)
 
 
 def _numbers(start: int, stop: int) -> range:
@@ -259,7 +278,8 @@ def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
     """Yield the blocks of each request."""
     run = [numbers[0]]
     for number in numbers[1:]:
-        if number - run[-1] > _GAP + 1 or number - run[0] >= _MOST_BLOCKS:
+        wide = max(len(run) + 2, 2 * len(run) - 2)
+        if number - run[0] >= min(wide, _MOST_BLOCKS):
             yield run
             run = []
         run.append(number)
@@ -304,6 +324,7 @@ class RangedFiles:
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = tuple(files)
         sizes = np.array([file.size for file in files], np.int64)
+        _count("ranged", int(sizes.sum()), self)
         rooms = (sizes // BLOCK + 1) * BLOCK  # more than the size: no range joins two files
         self.bases = np.cumsum(rooms) - rooms
 
@@ -325,13 +346,19 @@ class RangedFiles:
         return np.frombuffer(data, np.uint8), at
 
     def expect(self, starts: np.ndarray, stops: np.ndarray) -> int:
-        """Begin to fetch ranges, AHEAD_BYTES at most or one; return the number of these ranges."""
+        """Begin to fetch ranges, AHEAD_BYTES at most, or more where readers read far ahead, or one;
+        return the number of these ranges."""
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         blocks = last - first
         blocks[np.unique(first, return_index=True)[1]] += 1
-        count = max(1, int(np.cumsum(blocks).searchsorted(AHEAD_BYTES // BLOCK, "right")))
-        expect(self._ranges(starts[:count], stops[:count]))
-        return count
+        most = AHEAD_BYTES
+        if _cache.at_random and _cache.ranged <= _cache.most_bytes:
+            most = _cache.most_bytes
+        elif _cache.at_random:  # what comes is used before as much again has displaced it
+            most = max(_AT_ONCE * BLOCK, _cache.most_bytes // (3 * _cache.at_random))
+        some = max(1, int(np.cumsum(blocks).searchsorted(most // BLOCK, "right")))
+        expect(self._ranges(starts[:some], stops[:some]))
+        return some
 
     def _ranges(self, starts: np.ndarray, stops: np.ndarray) -> list[Range]:
         numbers = np.searchsorted(self.bases, starts, "right") - 1

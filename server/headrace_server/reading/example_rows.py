@@ -368,7 +368,7 @@ class Streams(StreamSource):
 
     def expect_stream(self, stream: int) -> None:
         if self.files and is_remote((file := self.files[stream]).path):
-            expect([(file, 0, min(file.size, REQUEST_BYTES))])
+            expect([(file, 0, min(file.size, 4 * REQUEST_BYTES))])
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         walk = self._at(stream, place_at(position))

@@ -44,7 +44,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ..files.ranges import keep_more
+from ..files.ranges import REQUEST_BYTES, keep_more, read_at_random
 from ..pipeline.declaration import ReadingOrder
 from ..shaping import chance
 from ..shaping.chance import Permutation
@@ -126,6 +126,18 @@ class NumberedShare(_Share):
             self._reader.hold(self._blocks.mixed)
             if self._reader.far:  # else a block is dropped before it is used up, and fetched again
                 keep_more(self, self._blocks.mixed * order.block_bytes + _AHEAD_BYTES)
+        elif order.seed is not None and order.window is None and self._reader.far:
+            read_at_random(self)
+        #: Blocks that a window spans, where that is more than one.
+        self._window = 0
+        if order.window and order.seed is not None and self._n:
+            self._window = order.window * len(self._reader.blocks(REQUEST_BYTES)) // self._n
+        if self._window:
+            self._reader.hold(self._window + 2)
+        #: Whether what the first rows need is much less than what comes with them.
+        self._apart = order.seed is not None and order.window is None
+        if self._blocks is not None and order.block_bytes:
+            self._apart = self._blocks.mixed * order.block_bytes > _AHEAD_BYTES
         self._last: tuple[tuple[int, int], Permutation] | None = None  # a cache
         # An epoch, and the stretch of it that is expected; or the place of the next block.
         self._ahead = 0, 0, 0
@@ -141,8 +153,8 @@ class NumberedShare(_Share):
             return Chunk.empty(self._reader.fields), after
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
         hand.reading(numbers_of(rows), epoch)
-        if self._reader.far or self._blocks is not None:
-            if self._blocks is not None and self._ahead == (0, 0, 0):  # before whole blocks
+        if self._reader.far or self._blocks is not None or self._window:
+            if self._apart and self._ahead == (0, 0, 0):
                 self._reader.expect(numbers_of(rows))
             self._expect(epoch, stop)
         chunk = self._reader.take(rows)

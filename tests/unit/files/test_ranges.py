@@ -483,6 +483,74 @@ def test_files_are_looked_up_and_opened_together(store, write):
     assert store.most_files["GET"] == 8
 
 
+def all_numbers(share: Any) -> list[int]:
+    found: list[int] = []
+    position = share.start
+    while position is not None:
+        chunk, position = share.read(0, position, 3)
+        found += chunk.columns["n"].tolist()
+    return found
+
+
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_a_window_over_some_groups_of_rows_has_each_decoded_once(store, monkeypatch, write):
+    """A read takes rows of all groups in the window; the next ones are decoded meanwhile."""
+    kind, begun = write.__name__, []
+    for k in range(4):
+        write(store.directory / f"{k}.{kind}")
+    source = opened(kind, f"{store.url}/*.{kind}")
+    begin = column_parts.Decoded._begin
+
+    def noted(self: Any, number: int) -> Any:
+        begun.append(number)
+        return begin(self, number)
+
+    monkeypatch.setattr(column_parts.Decoded, "_begin", noted)
+    share = partition_reader(source, ReadingOrder(seed=1, window=5 * 10), 0, 1)
+    share.read(0, 0, 3)
+    assert {*range(7)} <= {*begun}
+    assert sorted(all_numbers(share)) == sorted([*range(ROWS)] * 4)
+    assert sorted(begun) == [*range(16)]
+
+
+def test_blocks_that_come_at_once_are_asked_for_as_a_whole(store):
+    """Those of the first rows alone would be requests on top."""
+    tfrecord(store.directory / "tfrecord")
+    cache = IndexCache(str(store.directory / "indexes"))
+    for _ in range(2):
+        source = opened("tfrecord", f"{store.url}/tfrecord", features=FEATURES, cache=cache)
+        forget()
+        before, sent = store.requests, store.sent["tfrecord"]
+        order = ReadingOrder(seed=1, blocks=2, block_bytes=ROWS * EACH // 2)
+        found = all_numbers(partition_reader(source, order, 0, 1))
+    assert sorted(found) == [*range(ROWS)]
+    assert store.requests - before <= 2 * -(-ROWS * EACH // (2 * ranges.REQUEST_BYTES)) + 1
+    assert store.sent["tfrecord"] - sent <= ROWS * EACH + 4 * BLOCK
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_an_exact_shuffle_of_files_that_fit_into_memory_reads_them_whole(store, monkeypatch, fits):
+    """Else its blocks come one by one, and what is asked for is there until it is used."""
+    tfrecord(store.directory / "tfrecord")
+    source = opened("tfrecord", f"{store.url}/tfrecord", features=FEATURES)
+    forget()
+    size = ROWS * EACH
+    monkeypatch.setattr(ranges, "AHEAD_BYTES", 16 * BLOCK)
+    monkeypatch.setattr(ranges._cache, "most_bytes", 2 * size if fits else size // 2)
+    ranges._cache.ranged = size  # forget() forgot it
+    before, sent = store.requests, store.sent["tfrecord"]
+    found = all_numbers(share := partition_reader(source, ReadingOrder(seed=1), 0, 1))
+    assert sorted(found) == [*range(ROWS)] and found != [*range(ROWS)]
+    blocks = (store.sent["tfrecord"] - sent) / BLOCK
+    if fits:
+        assert store.requests - before <= 3 + 8 + 3 and blocks <= 1.1 * size / BLOCK
+    else:
+        assert blocks <= 4 * ROWS
+    assert ranges._cache.at_random == 1
+    del share
+    assert ranges._cache.at_random == 0
+
+
 def large_rows(kind: str, store: RangeServer) -> Any:
     """A source of four files, each of four blocks of ten rows."""
     for k in range(4):
@@ -571,4 +639,4 @@ def test_the_next_file_is_begun_while_one_is_read(store, order):
     assert last not in {file for file, _ in asked()}
     chunk, _ = share.read(0, share.start, 1)
     assert chunk.ordinals.max() < ROWS  # of the first file
-    assert {number for file, number in asked() if file == last} == {*range(16)}
+    assert {number for file, number in asked() if file == last} == {*range(64)}
