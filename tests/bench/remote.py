@@ -35,6 +35,8 @@ BUFFER = 1000
 #: Blocks that headrace mixes; WebDataset's buffer has as many rows as four of them.
 BLOCKS = 8
 DELAY_S = 0.02
+#: The order of those that find a copy on the local disk.
+_AGAIN = "shuffled, from a copy"
 ROUNDS = 3
 #: boto3 comes with moto, of a version that s3fs allows.
 _REQUIREMENTS = (
@@ -138,9 +140,9 @@ def write(directory: Path) -> None:
 
 
 def headrace_rows(
-    kind: str, calls: Callable[[Any], Any], kept: int, state: Path | None
+    kind: str, calls: Callable[[Any], Any], kept: int, state: Path | None, copy: Path | None
 ) -> Iterator[int]:
-    """``state`` has the indexes of an earlier run."""
+    """``state`` has the indexes of an earlier run, and ``copy`` what it has fetched."""
     import headrace
     import headrace_server as hs
 
@@ -155,6 +157,7 @@ def headrace_rows(
             state_dir=state or new,
             durability="off",
             remote_cache_bytes=kept,
+            cache_dir=copy,
         ) as server,
         headrace.connect(server.address) as feed,
     ):
@@ -172,8 +175,8 @@ def webdataset_rows(buffer: int) -> Iterator[int]:
         yield len(numbers)
 
 
-def mosaic_rows(shuffle: bool) -> Iterator[int]:
-    """It keeps all shards on the local disk."""
+def mosaic_rows(shuffle: bool, copy: Path | None = None) -> Iterator[int]:
+    """It keeps all shards on the local disk; ``copy`` has those of an earlier run."""
     from streaming import StreamingDataset
     from streaming.base.util import (  # type: ignore[import-not-found, unused-ignore]
         clean_stale_shared_memory,
@@ -181,7 +184,8 @@ def mosaic_rows(shuffle: bool) -> Iterator[int]:
     from torch.utils.data import DataLoader
 
     clean_stale_shared_memory()
-    with tempfile.TemporaryDirectory() as local:
+    with tempfile.TemporaryDirectory() as new:
+        local = str(copy or new)
         dataset = StreamingDataset(
             remote=f"s3://{_BUCKET}/mds", local=local, shuffle=shuffle, batch_size=BATCH
         )
@@ -191,11 +195,16 @@ def mosaic_rows(shuffle: bool) -> Iterator[int]:
 
 def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
     """Those of each order begin with its name."""
+    copies = state / "copies"
 
     def feed(
-        kind: str, calls: Callable[[Any], Any], kept: int = THIRD, indexed: bool = True
+        kind: str,
+        calls: Callable[[Any], Any],
+        kept: int = THIRD,
+        indexed: bool = True,
+        copy: Path | None = None,
     ) -> Any:
-        return lambda: headrace_rows(kind, calls, kept, state if indexed else None)
+        return lambda: headrace_rows(kind, calls, kept, state if indexed else None, copy)
 
     def exactly(source: Any) -> Any:
         return source.shuffle(seed=1)
@@ -228,6 +237,10 @@ def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
         "shuffled: tar, blocks": feed("tar", by_blocks),
         f"shuffled: Parquet, window of {BUFFER}": feed("parquet", by_window),
         f"shuffled: tar, window of {BUFFER}": feed("tar", by_window),
+        f"{_AGAIN}: MosaicML": lambda: mosaic_rows(True, copies / "mds"),
+        f"{_AGAIN}: TFRecord, blocks": feed("tfrecord", by_blocks, copy=copies),
+        f"{_AGAIN}: Parquet, blocks": feed("parquet", by_blocks, copy=copies),
+        f"{_AGAIN}: TFRecord, exactly": feed("tfrecord", exactly, copy=copies),
     }
 
 
@@ -271,9 +284,9 @@ def compare(rounds: int, only: str) -> None:
                 for name, one in contestants(state).items()
                 if any(part in name for part in only.split("|"))
             }
-            by_number = [name for name in chosen if "blocks" in name]
+            by_number = [name for name in chosen if "blocks" in name or _AGAIN in name]
             for name in ("in order: TFRecord", "in order: Arrow", *by_number):
-                if name in chosen:  # each leaves an index
+                if name in chosen:  # each leaves an index, or a copy
                     measured(chosen[name], sent)
             for number in range(rounds):
                 for name, contestant in chosen.items():
