@@ -195,7 +195,7 @@ def mosaic_rows(shuffle: bool, copy: Path | None = None) -> Iterator[int]:
 
 def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
     """Those of each order begin with its name."""
-    copies = state / "copies"
+    copies = state.with_name("copies")
 
     def feed(
         kind: str,
