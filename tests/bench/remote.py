@@ -43,6 +43,7 @@ _REQUIREMENTS = (
     *(
         "moto[server]==5.2.5",
         "s3fs>=2025.1",
+        "obstore>=0.12",
         "webdataset==1.0.2",
         "mosaicml-streaming==0.13.0",
     ),
