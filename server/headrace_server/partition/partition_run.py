@@ -202,10 +202,11 @@ class Run(ABC):
         if self._next_read is not None and self._read(self._next_read, wait=False):
             return []
         most = 1 if beyond or behind or self.calls else most  # a call of a function may take long
-        here = self.machine.epoch
+        source = self.machine.input
+        here = source.epoch
         step = self.machine.step(slot, epoch, self.intake.limit(self.most_rows), most)
-        if self.machine.epoch != here:  # a later life counts turns from there
-            self._mark_here()
+        if source.epoch != here and not source.across_batches:
+            self._mark_here()  # a later life counts turns from there
         if isinstance(step, list):
             self.machine.unwritten.extend(step)
             if behind:
