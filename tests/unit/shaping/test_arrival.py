@@ -99,7 +99,7 @@ def test_a_batch_is_not_reclaimed_while_another_trainer_has_the_segments_before(
 
 def test_an_order_comes_after_those_of_an_earlier_life_whose_place_is_not_reached():
     machine = Segments(0, 2)
-    machine.input = SimpleNamespace(read=0)
+    machine.input = SimpleNamespace(read=0, reading=lambda: {"read": 0})
     machine.resume_orders([Order(1, 4, 2, "weights", [0, 4, [1.0]], 2)])
     order = machine.propose("weights", [0, 0, [2.0]])
     assert (order.count, order.read) == (2, 4)
