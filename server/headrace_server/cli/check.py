@@ -203,6 +203,9 @@ class Survey:
         """Make the first batches."""
         first = [(s.made.rows, s.made.nbytes) for s in islice(local.batches(), _BATCHES)]
         dropped = local.run.dropped()
+        if "num_buckets" in self.declaration.shape.options:
+            boundaries = local.declaration.shape.options["boundaries"]
+            self.facts["buckets"] = f"{', '.join(map(str, boundaries))}, by a sample of lengths"
         for reason, n in dropped.items():
             self.notes.append(f"left out of the first: {counted(n, 'example')}, {reason}")
         if first:

@@ -24,6 +24,7 @@ from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..leasing.words import ANYONE, Batch, Outlook, Slot
 from ..making.slab import Slab
+from ..partition.bucket_sample import with_boundaries
 from ..partition.composition import compose
 from ..pipeline.declaration import Declaration
 from ..process.rundir import RunDirectory
@@ -59,14 +60,16 @@ class LocalFeed:
         partitions: int = 1,
         partition: int = 0,
     ) -> None:
-        self._declaration = declaration
         self._token = self._epoch = 0
         self._hidden = "-"  # begins the names of columns that are not known: no column's does
         self.reader: StreamSource = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES)
-            self.run = compose(self.reader, declaration, partition, partitions, self._slab, bad)
+            self.declaration = with_boundaries("", declaration, (), self.reader, bad, cache)
+            self.run = compose(
+                self.reader, self.declaration, partition, partitions, self._slab, bad
+            )
         except BaseException:
             self.__exit__()
             raise
@@ -132,9 +135,9 @@ class LocalFeed:
 
     def _commit(self, made: Batch) -> None:
         payload = None
-        if self._declaration.segmented:
+        if self.declaration.segmented:
             states, block = [], b""
-            if self._declaration.shape.options["state_placement"] == "server":
+            if self.declaration.shape.options["state_placement"] == "server":
                 block = self._slab.memory(made.body.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)

@@ -19,7 +19,7 @@ from headrace_proto.schema import Field
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.segment_cutting import Cutting
-from ..pipeline.declaration import Declaration, convertible, digest
+from ..pipeline.declaration import Declaration, convertible
 from ..pipeline.segment_options import columns_by_name
 from ..reading.chunk import Chunk
 from ..reading.columns import Rows, numbers_of
@@ -186,13 +186,9 @@ class FeedLength:
 
     @property
     def entry(self) -> tuple[DataFile, str]:
-        """The name of the stored steps: they are of these files, as these stages leave them.
-
-        A function may have the name of another feed's, but not of another one of this feed.
-        """
-        plain, shape = self.declaration.to_plain(), self.declaration.shape
-        what = {name: plain[name] for name in ("source", "stages", "policy")}
-        what["feed"] = self.feed
-        what["files"] = [file.to_plain() for file in self.files]
-        what["shape"] = plain["shape"] if self.declaration.segmented else shape.kind
-        return self.files[0], f"steps {digest(what)}"
+        """The name of the stored steps: they are of these files, as these stages leave them."""
+        shape = self.declaration.to_plain()["shape"] if self.declaration.segmented else None
+        known = self.declaration.examples_digest(
+            self.feed, [file.to_plain() for file in self.files], shape
+        )
+        return self.files[0], f"steps {known}"

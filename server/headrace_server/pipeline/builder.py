@@ -597,7 +597,7 @@ class Pipeline:
         self,
         input_length: Value,
         batch_size: int | Sequence[int] | None,
-        bucket_boundaries: Sequence[int],
+        bucket_boundaries: Sequence[int] | None = None,
         capacity: int = 32,
         bucket_capacities: Sequence[int] | None = None,
         dynamic_pad: bool = False,
@@ -615,12 +615,17 @@ class Pipeline:
         ragged: bool = False,
         balance: Value | None = None,
         balance_batches: int = _BALANCE_BATCHES,
+        num_buckets: int | None = None,
     ) -> Pipeline:
         """Return batches of examples of similar length; ``batch.length`` holds the lengths.
 
         ``input_length`` is a column of integers, a sequence whose length counts, or a function.
         Bucket 0 takes lengths below the first boundary, bucket k those from boundary k-1 to below
         boundary k, the last one the rest.  All else is as in ``bucket``.
+
+        With ``num_buckets`` in place of ``bucket_boundaries`` a sample of about a thousand
+        examples, evenly over the source, gives boundaries: each bucket has about equally many.
+        They depend on the data and the declaration alone, and ``headrace check`` shows them.
 
         With ``pad_to_boundary`` batches are padded to the upper boundary of their bucket, so each
         bucket has one shape; those of the last one are padded to their longest.
@@ -630,8 +635,23 @@ class Pipeline:
     def _bucketed(self, given: dict[str, Any]) -> Pipeline:
         """Return the pipeline with a shape of buckets, declared by the arguments of either call."""
         kept = self._kept(given.pop("keep_input"))
-        boundaries = given["boundaries"] = given.pop("bucket_boundaries", None)
-        count = given.pop("num_buckets", 0) or len(_ascending(boundaries)) + 1
+        count, boundaries = given.pop("num_buckets"), given.pop("bucket_boundaries", None)
+        sampled = "which_bucket" not in given and count is not None
+        if sampled and boundaries is not None:
+            raise ValueError(
+                f"num_buckets={count} and bucket_boundaries={boundaries}: the number is for "
+                "boundaries from a sample of lengths; give one of them"
+            )
+        if sampled and count < 2:
+            raise ValueError(f"num_buckets={count}: one bucket is .batch; give 2 or more")
+        if sampled and self._source.logs:
+            raise ValueError(
+                f"num_buckets={count} needs a sample of lengths, and a log (hs.live) has none yet: "
+                "give bucket_boundaries"
+            )
+        if count is None:
+            count = len(_ascending(boundaries)) + 1
+        given["boundaries"] = boundaries
         budget, most = given["max_padded_elements"], given["max_examples_in_flight"]
         given["bucket"] = given.pop("which_bucket", None)
         given["length"] = given.pop("input_length")
@@ -672,6 +692,8 @@ class Pipeline:
                 f"max_padded_elements={budget} needs input_length, or cost: a budget counts padded "
                 "steps"
             )
+        if sampled:
+            given["num_buckets"] = count
         return kept._with_shape("bucket", given)
 
     def _kept(self, keep_input: Value | None) -> Pipeline:
@@ -1051,7 +1073,9 @@ def _mix(argument: str, value: object) -> list[float]:
     return mix
 
 
-def _ascending(boundaries: list[int]) -> list[int]:
+def _ascending(boundaries: list[int] | None) -> list[int]:
+    if boundaries is None:
+        raise ValueError("bucket_boundaries is missing, or num_buckets in its place")
     if not boundaries:
         raise ValueError("bucket_boundaries is empty: one boundary makes two buckets")
     for i, (one, following) in enumerate(pairwise(boundaries), 1):

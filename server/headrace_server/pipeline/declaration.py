@@ -253,6 +253,15 @@ class Declaration:
             return "it repeats for ever"
         return ""
 
+    def examples_digest(self, *more: Plain) -> str:
+        """Return a digest of what shows which examples the shape gets, and of more.
+
+        A function may have the name of another feed's, but not of another one of the same feed.
+        """
+        plain = self.to_plain()
+        what = [plain[name] for name in ("source", "stages", "policy")]
+        return digest([what, *more])
+
     def recounted(self) -> str:
         """Return why the source does not show how many examples there are; "" where it does."""
         if other := self.recounting_stage:

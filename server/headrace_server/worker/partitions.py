@@ -33,9 +33,11 @@ from ..files.ranges import came, copy_to, keep_at_most
 from ..leasing.desk import Work
 from ..leasing.words import ANYONE, Batch, Order, Outlook, Proposal, Slot
 from ..making.slab import Slab
+from ..partition.bucket_sample import with_boundaries
 from ..partition.composition import compose, drops_of
 from ..partition.feed_length import FeedLength
 from ..partition.live_run import needs_of
+from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
 from ..process.config import FeedConfig, Life
 from ..process.worker_diary import Diary
@@ -122,6 +124,7 @@ class Partitions:
         self._cache = IndexCache(str(index), self._indexed)
         self._logged = time.monotonic()
         self._readers: dict[str, StreamSource] = {}
+        self._declared: dict[str, Declaration] = {}  # with what is found out about their examples
         self._lengths: dict[str, FeedLength] = {}
         self._bad: dict[str, BadRecords] = {}
         self._shares = {name: _Share() for name in feeds}
@@ -499,13 +502,16 @@ class Partitions:
             except (ValueError, OSError) as error:  # a source refuses its declaration
                 raise ServerError(str(error)) from error
             self._bad[config.name], self._readers[config.name] = bad, reader
+            self._declared[config.name] = with_boundaries(
+                config.name, config.declaration, config.files, reader, bad, self._cache
+            )
         return reader
 
     def _begin(self, part: ServedPartition, config: FeedConfig, reader: StreamSource) -> None:
         saved, part.saved = part.saved or self.stores.open(part), None
         part.run = compose(
             reader,
-            config.declaration,
+            self._declared[config.name],
             part.number,
             config.partitions,
             self._slab,

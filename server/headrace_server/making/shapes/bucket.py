@@ -34,9 +34,12 @@ class Bucket(PaddedRows):
         sources: int = 0,
         balance: Selector | None = None,
         balance_batches: int = 0,
+        num_buckets: int | None = None,
         **padding: Any,
     ) -> None:
-        """``sources``: the number of those whose rows have buckets of their own; 0: none has."""
+        """``num_buckets``: those whose boundaries are not found yet; see ``bucket_sample``.
+
+        ``sources``: the number of those whose rows have buckets of their own; 0: none has."""
         kind, name = length or ("", "")
         self._sources = sources
         super().__init__(
