@@ -43,7 +43,7 @@ BUGS: dict[str, tuple[type, str, str, str]] = {
         LogAdmission, "_place", "elif not tables.out[entry]:", "else:",
     ),
     "a batch that comes back leaves its sequences out": (
-        LogAdmission, "taken_back", "self._entries.out[entries] -= 1", "pass",
+        LogAdmission, "taken_back", "tables.out[entries] -= 1", "pass",
     ),
     "a claim is not read up to its steps": (
         Segments, "_reach", "closed | self.log.holds(entries, place)", "True",

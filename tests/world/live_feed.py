@@ -44,6 +44,7 @@ class Shape:
     capacity: int | None
     max_staleness: int | None
     prefetch: int
+    refuses: bool  # whether a filter of context refuses some sequences
 
     @classmethod
     def of(cls, seed: int, left: int) -> Shape:
@@ -68,6 +69,7 @@ class Shape:
             capacity=random.choice([None, seats + random.randint(0, 3)]),
             max_staleness=None if packed else random.choice([None, None, 5]),
             prefetch=random.choice([1, 1, 2, 4]),
+            refuses=random.random() < 0.2,
         )
 
 
@@ -113,8 +115,6 @@ class LiveStored(Stored):
 class LiveFeed:
     """A feed at one owner: a machine, its desk, and its journal."""
 
-    required = True
-
     def __init__(self, owner: Owner, name: str) -> None:
         self.owner, self.world, self.name = owner, owner.world, name
         world = self.world
@@ -155,7 +155,10 @@ class LiveFeed:
         self.trainers: list[Trainer] = world.trainers[name][1]
         since = world.since.get(name, -1)
         floors = self.floors(self.stored.pending)
-        owner.log.ledger.attach(self.view, self.stored.seen, floors, since)
+        last = name == f"feed {world.config.feeds - 1}"
+        self.required = not (world.config.optional and last)
+        self.passing = -1  # up to where retention takes records, and that is not stored
+        owner.log.ledger.attach(self.view, self.stored.seen, floors, since, self.required)
 
     def _watch(self) -> None:
         """Note which steps are left out, or turn out to be the last ones."""
@@ -198,7 +201,7 @@ class LiveFeed:
     # Another life
 
     def resume(self) -> None:
-        m, last = self.machine, self.stored.last
+        m, last, world = self.machine, self.stored.last, self.world
         law(not self.owner.log.ledger.views[self.view].lost, f"{self.name} lacks sequences")
         if last is not None:
             self._go_on(last)
@@ -211,8 +214,12 @@ class LiveFeed:
             if h.token in self.stored.tokens:
                 trainer.held.remove(h)
                 continue
-            law(self.reclaim(h.batch), f"{self.name}: {h.batch} with {h.rows} is refused")
-            if h.sent:
+            there = self.reclaim(h.batch)
+            lost = not self.required and any((self.name, r[0]) in world.cut_off for r in h.rows)
+            law(there or lost, f"{self.name}: {h.batch} with {h.rows} is refused")
+            if not there:
+                trainer.held.remove(h)
+            elif h.sent:
                 self.commit(h)
 
     def _go_on(self, last: LiveCommit) -> None:
@@ -258,7 +265,12 @@ class LiveFeed:
         """Hand out batches, take commits, write records."""
         if not self.owner.alive:
             return
-        random, world = self.world.random, self.world
+        random, world, ledger = self.world.random, self.world, self.owner.log.ledger
+        if not self.required and ledger.views[self.view].seen < ledger.taken and self.passing < 0:
+            self.pass_by(ledger.taken)
+        if self.passing >= 0:
+            world.later(random.random() * world.config.lag * 2, self.step)
+            return
         if self.shape.max_staleness is not None and random.random() < 0.05:
             self.log.wanted_policy = int(world.now)
         for trainer in random.sample(self.trainers, len(self.trainers)):
@@ -272,6 +284,19 @@ class LiveFeed:
         if self.tokens or self.log.gone or self.log.seen > self.told + 10 or self.owner.idle:
             self.note()
         world.later(random.random() * world.config.lag * 2, self.step)
+
+    def pass_by(self, upto: int) -> None:
+        """Go on after a position; nothing is handed out before that is stored."""
+        if self.log.seen < upto:
+            lost = {of for of in self.log._entry if of <= upto}
+            self.world.cut_off.update((self.name, of) for of in lost)
+            self.machine.lose(upto)
+            view = self.owner.log.ledger.views[self.view]
+            view.read = max(view.read, upto)
+            self.passing = upto
+            self.world.counts["passed"] += 1
+        if self.told < upto:
+            self.note()
 
     def ask(self, trainer: Trainer) -> None:
         m, slot = self.machine, trainer.slot
@@ -298,18 +323,25 @@ class LiveFeed:
 
     def take(self, read: Read, most: int) -> bool:
         """Take events of the log; return whether there are any, or none will come."""
-        ledger, found = self.owner.log.ledger, list[Event]()
-        view = ledger.views[self.view]
-        while len(found) < most and (entry := self.owner.log.next_event(self.view)) is not None:
+        ledger, found, refused = self.owner.log.ledger, list[Event](), set[int]()
+        view, next_event = ledger.views[self.view], self.owner.log.next_event
+        upto = view.read + 20
+        while len(found) < most and (entry := next_event(self.view, upto)) is not None:
             law(entry.position <= ledger.durable, "a feed reads what is not durable")
             r = entry.record
+            if self.shape.refuses and r.kind == Kind.OPENED and r.key[-1] % 3 == 0:
+                refused.add(r.of)
+                self.world.cut_off.add((self.name, r.of))
+            if r.of in refused:
+                continue
             key = r.key if r.kind == Kind.OPENED else None
             if r.close == Close.ABORT:
                 self.world.cut_off.add((self.name, r.of))
             found.append(Event(entry.position, r.of, key, r.steps, r.close, self.opening(r.of)))
+        ledger.release(self.view, view.seen, {}, refused)
         over = ledger.finished and view.read == ledger.durable
         self.log.take_events(found, view.read)
-        if not (found or over):
+        if not (found or over) and view.read >= ledger.durable:
             self.machine.input.failed()
             return False
         self.machine.input.arrived(read, 0, None if over else 0)
@@ -392,6 +424,9 @@ class LiveFeed:
             self.stored.apply(one)
             floors = self.floors(one.moved)
             self.owner.log.ledger.release(self.view, one.seen, floors, one.gone)
+            if 0 <= self.passing <= one.seen:
+                self.owner.log.ledger.pass_by(self.view, self.passing)
+                self.passing = -1
             for trainer in self.trainers:
                 trainer.held = [h for h in trainer.held if h.token not in one.tokens]
 
@@ -438,5 +473,4 @@ class LiveFeed:
 def check_live(seed: int) -> World:
     """Run a world whose feeds train segments before their sequences have ended."""
     config = config_of(seed)
-    config.optional = False
     return World(seed, config, LiveFeed).run()

@@ -257,6 +257,7 @@ class Feed:
         self.required = not (
             self.world.config.optional and name == f"feed {self.world.config.feeds - 1}"
         )
+        self.passing = -1  # up to where retention takes records, and that is not stored
         self.view = f"{name}/{self.world.counts['resumed']}"
         since = self.world.since.get(name, -1)
         owner.log.ledger.attach(self.view, self.seen, self.floors(self.at), since, self.required)
@@ -266,11 +267,9 @@ class Feed:
 
     def resume(self) -> None:
         lost = self.owner.log.ledger.views[self.view].lost
-        law(not lost or not self.required, f"{self.name} lacks {lost}")
+        law(not lost, f"{self.name} lacks {lost}")
         for of, at in list(self.at.items()):
             q = self.owner.log.ledger.standing(of)
-            if of in lost:
-                continue
             law(q is not None, f"sequence {of} is pending at {self.name}, and not in the log")
             law(q.key == self.world.key_of[of], "a sequence has another key")
             seen = [e.upto for e in q.extents if e.position <= self.seen]
@@ -296,10 +295,11 @@ class Feed:
         """Read on, or train, or both; note it in the journal."""
         if not self.owner.alive:
             return
-        random = self.world.random
-        while self.owner.log.ledger.views[self.view].lost:
-            self.read()
-        if random.random() < 0.7 or not self.ready:
+        random, ledger = self.world.random, self.owner.log.ledger
+        late = not self.required and ledger.views[self.view].seen < ledger.taken
+        if late and self.passing < 0:
+            self.pass_by(ledger.taken)
+        if (random.random() < 0.7 or not self.ready) and self.passing < 0:
             for _ in range(random.choice([1, 3, 30])):
                 if not self.read():
                     break
@@ -316,6 +316,17 @@ class Feed:
             self.note()
         self.world.later(random.random() * self.world.config.lag * 2, self.step)
 
+    def pass_by(self, upto: int) -> None:
+        """Go on after a position; the log lets go of the rest once that is stored."""
+        for of in [of for of in self.at if of <= upto]:
+            self.world.cut_off.add((self.name, of))
+            self.finish(of)
+        view = self.owner.log.ledger.views[self.view]
+        self.seen = view.read = max(view.read, upto)
+        self.passing = upto
+        self.world.counts["passed"] += 1
+        self.note()
+
     @property
     def ready(self) -> list[int]:
         return sorted(of for of in self.at if self.available.get(of, 0) > self.at[of])
@@ -329,13 +340,7 @@ class Feed:
             return False
         event, position = event.record, event.position
         of = event.of
-        if event.close == Close.LOST:
-            law(not self.required, f"{self.name} loses {of}")
-            self.world.cut_off.add((self.name, of))
-            if of in self.at:
-                self.available.setdefault(of, 0)
-                self.finish(of)
-            return True
+        law(event.close != Close.LOST, f"{self.name} loses {of}")
         if event.kind == Kind.OPENED:
             law(of == position, "an opening names another sequence")
             law((self.name, of) not in self.world.opened, f"{self.name} opens {of} twice")
@@ -376,7 +381,11 @@ class Feed:
             one = self.unstored.pop(0)
             self.world.durable(self.name, one)
             self.stored.apply(one)
-            self.owner.log.ledger.release(self.view, one.seen, self.floors(one.moved), one.gone)
+            ledger = self.owner.log.ledger
+            ledger.release(self.view, one.seen, self.floors(one.moved), one.gone)
+            if 0 <= self.passing <= one.seen:
+                ledger.pass_by(self.view, self.passing)
+                self.passing = -1
 
     def kill(self) -> None:
         for commit in self.unstored[: self.world.random.randint(0, len(self.unstored))]:

@@ -98,13 +98,14 @@ def _lines(logs: list[LogStatus], brief: bool) -> list[str]:
     rows = []
     for (place, feed), those in sorted(parts.items()):
         sums = added(those)
-        counts = [count(sums[name]) for name in ("open", "ended", "aborted", "producers")]
+        counts = [count(sums[name]) for name in ("open", "ended", "aborted", "lost", "producers")]
         sizes = [size(sums[name]) for name in ("backlog_bytes", "bytes")]
         closed = "closed" if sums["closed"] == len(those) else ""
         rows.append([place, feed, *counts, *sizes, closed])
     place = "<log" if brief else "partition"
     found = table(
-        [place, "<feed", "open", "ended", "aborted", "producers", "backlog", "bytes", "<"], rows
+        [place, "<feed", "open", "ended", "aborted", "lost", "producers", "backlog", "bytes", "<"],
+        rows,
     )
     if resting and not brief:
         heads = [place, "<open sequence", "<producer", "steps", "no news for"]

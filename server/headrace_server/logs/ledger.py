@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgpack
@@ -119,12 +119,13 @@ class View:
 
     seen: int  # it has applied all records up to here
     since: int = -1  # some table may lack what it found after this record
-    required: bool = True  # whether files wait for it
+    required: bool = True  # whether files wait for it, whatever retention says
     read: int = -1  # position of the last record that it has read; of a snapshot NEVER
     floors: array[int] = field(default_factory=lambda: array("q"))  # by row of the sequence
     pending: dict[int, int] = field(default_factory=dict)  # floors of sequences not found yet
     lost: list[int] = field(default_factory=list)  # sequences that it needs and will not get
     walk: Iterator[Entry | None] | None = None  # the records after ``read``, for the caller
+    census: tuple[View, array[int]] | None = None  # as far as openings are counted, and where
 
 
 class Ledger:
@@ -138,6 +139,7 @@ class Ledger:
         self.drops: list[int] = []  # files to delete
         self.files: dict[int, tuple[int, int]] = {}  # bytes, position of the last record
         self.views: dict[str, View] = {}
+        self.taken = -1  # position up to which retention takes records from optional feeds
         self.sequences = Sequences()
         self.expired = self.refusals = 0
         self._frozen = now  # when idle clocks stood still last: at the start, or for lack of credit
@@ -152,6 +154,7 @@ class Ledger:
         self._full: list[Group] = []  # to be written
         self._unstored: deque[Group] = deque()
         self._total = self._passed = 0  # bytes of all records; of those that all views have seen
+        self._spared = 0  # bytes of extents that only optional feeds need, where many are needed
         self._totals: deque[tuple[int, int]] = deque()  # (position, total up to there)
         # Tables and carrying.
         self._table: Iterator[list[bytes]] | None = None  # its pieces, while they are written
@@ -317,7 +320,7 @@ class Ledger:
     @property
     def backlog(self) -> int:
         """Bytes that the slowest view needs, about."""
-        return max(self._total - self._passed, self.sequences.living)
+        return max(self._total - self._passed, self.sequences.living - self._spared)
 
     @property
     def present(self) -> int:
@@ -579,22 +582,15 @@ class Ledger:
             self._sweep(row)
 
     def _miss(self, view: View) -> None:
-        """Note what a view needs and the log has not: retention, or a loss of power, took it."""
+        """Note what a view needs and the log has not: a loss of power took it."""
         view.lost += view.pending
         view.pending.clear()
-        for row in list(self.sequences.row.values()):
-            if not view.required or self.sequences.steps[row] < view.floors[row]:
-                self._lose(view, row)
-
-    def _lose(self, view: View, row: int) -> None:
-        """Let a view lose a sequence, if it needs steps of it that are not in the log."""
-        s, floor = self.sequences, view.floors[row]
-        needed = [s.file[at] for at in s.chain(row) if s.upto[at] > floor or not s.upto[at]]
-        gone = any(file not in self.files and file < self.file for file in needed)
-        if floor < _DONE and (gone or s.steps[row] < floor):
-            view.lost += [s.id[row]] * (floor != _UNREAD)
-            view.floors[row] = _DONE
-            self._sweep(row)
+        s = self.sequences
+        for row in list(s.row.values()):
+            if s.steps[row] < view.floors[row] < _DONE:
+                view.lost.append(s.id[row])
+                view.floors[row] = _DONE
+                self._sweep(row)
 
     def detach(self, name: str) -> None:
         del self.views[name]
@@ -776,7 +772,7 @@ class Ledger:
         kept = sum(used for used, _ in self.files.values())
         limit = min(self._durable_table, self._group.file)
         if not all(view.required for view in self.views.values()):
-            self._pass_by(kept, limit)
+            self._find_taken(kept, limit)
         least = min((view.seen for view in self.views.values()), default=-1)
         while self._totals and self._totals[0][0] <= least:
             self._passed = self._totals.popleft()[1]
@@ -792,22 +788,42 @@ class Ledger:
             elif live[file] <= used // 2 and self._table is None and not self._carrying:
                 self._carry(file)
 
-    def _pass_by(self, kept: int, limit: int) -> None:
-        """Let feeds lose what retention does not keep for them."""
-        upto, seen = -1, self._seen(optional=False)
+    def _find_taken(self, kept: int, limit: int) -> None:
+        """Find what is kept for optional feeds alone, beyond ``retain`` or near ``max_backlog``."""
+        seen, most = self._seen(optional=False), self.options.max_backlog
         for file, (used, newest) in self.files.items():
             if kept <= self.options.retain or file >= limit or newest > seen:
                 break
-            kept, upto = kept - used, newest
-        for name, view in self.views.items():
-            if not view.required and view.seen < upto:
-                view.seen, view.read = upto, max(view.read, upto)
-                self._marks[name] = max(upto, self._marks.get(name, -1))
-                for of, row in list(self.sequences.row.items()):
-                    if of <= upto and view.floors[row] != _DONE:
-                        view.lost += [of] * (view.floors[row] != _UNREAD)
-                        view.floors[row] = _DONE
-                        self._sweep(row)
+            kept, self.taken = kept - used, max(self.taken, newest)
+        s, required = self.sequences, [view for view in self.views.values() if view.required]
+        self._spared = 0
+        if s.living >= most - most // 4:
+            for row in s.row.values():
+                if all(view.floors[row] == _DONE for view in required):
+                    self._spared += sum(s.nbytes[at] for at in s.chain(row))
+        if self._total - self._passed >= most - most // 4:
+            seen = min((view.seen for view in required), default=self.durable)
+            for position, total in self._totals:
+                if position > seen or self._total - total < most // 2:
+                    break
+                self.taken = max(self.taken, position)
+
+    def pass_by(self, name: str, upto: int, kept: Collection[int] = ()) -> int:
+        """Let an optional feed go on after a position; return how many sequences it had and loses.
+
+        ``kept``: sequences that it still needs.
+        """
+        view, lost = self.views[name], 0
+        view.census = None
+        view.seen, view.read = max(view.seen, upto), max(view.read, upto)
+        for of, row in list(self.sequences.row.items()):
+            if of <= upto and view.floors[row] != _DONE and of not in kept:
+                lost += view.floors[row] != _UNREAD
+                view.floors[row] = _DONE
+                self._sweep(row)
+        if not kept:  # else the table may lack these
+            self._marks[name] = max(upto, self._marks.get(name, -1))
+        return lost
 
     def _carry(self, file: int) -> None:
         """Copy extents of a file to the end of the log."""

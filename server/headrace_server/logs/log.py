@@ -9,15 +9,19 @@ times a second.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from ..files.journal_file import HEAD, START, record_bytes
 from .ledger import Ledger, LogOptions, View
 from .log_files import LogDamaged, LogFiles
-from .records import GROUP, Close, Entry, Kind, Record, entries
+from .records import GROUP, NEVER, Close, Entry, Kind, Record, entries
 
 logger = logging.getLogger("headrace.log")
+
+#: Records that are looked at at once where openings are counted: a few milliseconds.
+_MOST_COUNTED = 1000
 
 
 class Log:
@@ -100,8 +104,9 @@ class Log:
             self._files.delete(number)
         self.ledger.drops.clear()
 
-    def next_event(self, name: str) -> Entry | None:
-        """Return the next record for a feed; None where it has read all that is durable.
+    def next_event(self, name: str, upto: int = NEVER) -> Entry | None:
+        """Return the next record for a feed, up to a position; None where it has read all of it
+        that is durable.
 
         It opens a sequence, or it has steps, or it closes one, or all three.  One that closes a
         sequence as LOST is of no file: the feed gets no more of that.
@@ -112,7 +117,7 @@ class Log:
             return Entry(view.read, lost, 0, 0, 0)
         if view.walk is None:
             view.walk = self._walk(view)
-        while (entry := next(view.walk)) is not None:
+        while view.read < upto and (entry := next(view.walk)) is not None:
             if self.ledger.read(name, entry):
                 return entry
         return None
@@ -141,6 +146,26 @@ class Log:
                     if entry.position > view.read:
                         yield entry
             place += record_bytes(nbytes)
+
+    def unread(self, name: str, upto: int) -> int | None:
+        """Return how many sequences open up to a position that a feed has not read.
+
+        None: many records are to be looked at, so call it again.
+        """
+        view = self.ledger.views[name]
+        if view.census is None:
+            view.census = View(view.read, read=view.read), array("q")
+        there, opened = view.census
+        there.read = max(there.read, view.read)
+        for entry in islice(self._walk(there), _MOST_COUNTED):
+            if entry is None or entry.position > upto:
+                break
+            there.read = entry.position
+            if entry.record.kind == Kind.OPENED:
+                opened.append(entry.position)
+        if there.read < min(upto, self.ledger.durable):
+            return None
+        return sum(view.read < position <= upto for position in opened)
 
     def pieces(self, of: int, column: int, first: int, after: int) -> Iterator[memoryview]:
         """Yield the steps [first, after) of a sequence in a column, not copied, in order.

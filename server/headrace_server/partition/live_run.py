@@ -97,7 +97,7 @@ class LiveRun(SegmentRun):
         """Take events of the log; return False where none is there."""
         self._next_read = None
         events, position, over = self._feed.events(_READ)
-        if not (events or over):
+        if self._feed.waits:
             self._log.take_events((), position)
             self.machine.input.failed()
             return False
@@ -152,6 +152,21 @@ class LiveRun(SegmentRun):
 
     def _arrived(self) -> None:
         """Do nothing: no key is refused, for a position names each sequence."""
+
+    def pass_by(self) -> bool:
+        machine, upto = self.machine, self._feed.overdue
+        if upto <= self._told or self._passing >= 0 or self._ordered or self._behind:
+            return False
+        if machine.claimed:  # it may come back, and is written again
+            return False
+        if self._log.seen < upto:
+            for plan in machine.unwritten:
+                if plan.batch.body is None:
+                    plan.begun = plan.begun or self._begin(plan)[0]
+            machine.lose(upto)
+            self._feed.skip(upto)
+            self._passing = upto
+        return True
 
     # Batches
 
@@ -211,7 +226,12 @@ class LiveRun(SegmentRun):
 
     def take_release(self) -> Callable[[], object] | None:
         released, self._release = self._release, None
-        return partial(self._feed.release, *released) if released else None
+        return partial(self._released, *released) if released else None
+
+    def _released(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
+        self._feed.release(seen, floors, done)
+        if seen >= self._passing:
+            self._passing = -1
 
     def _go_on(self, saved: Saved) -> None:
         seen, index, policy = msgpack.unpackb(saved.meta["seen"])

@@ -105,6 +105,7 @@ class Run(ABC):
         self._next_read: Read | None = None
         self._ordered = False  # whether there is an order that is not stored
         self._behind = False  # whether an order waits for batches of an earlier life
+        self._passing = -1  # up to where it leaves out records of a log, and that is not stored
         self._unmarked = 0  # number of batches since the last mark
 
     # PlainRun and SegmentRun override these
@@ -158,6 +159,12 @@ class Run(ABC):
         """Note the version of the policy that trains; another thread may call it during a step."""
         return
 
+    def pass_by(self) -> bool:
+        """Leave out what retention takes from a feed that is not required; return whether it does.
+
+        The records are to be stored then."""
+        return False
+
     def take_release(self) -> Callable[[], object] | None:
         """Return the call that releases the log once the last records are stored; None: no log."""
         return partial(self.intake.release, self.needs) if self.needs else None
@@ -190,8 +197,11 @@ class Run(ABC):
     ) -> list[Batch] | Outlook:
         """Read a chunk, or make a batch or up to ``most`` small ones; return the result.
 
-        It does neither before an order is stored: another life could not repeat what follows.
+        It does neither before an order is stored, or what it leaves out of a log: another life
+        could not repeat what follows.
         """
+        if self._passing >= 0:
+            return Outlook.WAITS
         if self._ordered:
             return []
         behind, self._behind = self._behind, False

@@ -336,6 +336,7 @@ def live(
     max_open: int = 100_000,
     retain: int | str = 0,
     max_backlog: int | str = "2GB",
+    required: bool = True,
 ) -> Pipeline:
     """Read a log, which the server keeps and to which producers push: ``headrace.produce``.
 
@@ -349,6 +350,9 @@ def live(
     bounds the open sequences of each partition: a producer waits for a place.  Producers get no
     credit while the slowest feed is ``max_backlog`` bytes behind in a partition.  ``retain`` bytes
     of each partition stay when no feed needs them.  Bytes are a number, or text such as "20GB".
+
+    A feed with ``required=False`` holds up nobody: it loses what is more than ``retain``, or near
+    ``max_backlog``, and what other feeds need no longer.  What it loses is counted.
     """
     if not isinstance(name, str) or not _LOG.fullmatch(name):
         raise ValueError(
@@ -370,4 +374,5 @@ def live(
         max_open=max_open,
         retain=checked_bytes("retain", retain),
         max_backlog=checked_bytes("max_backlog", max_backlog),
+        **({} if required else {"required": False}),
     )

@@ -74,6 +74,12 @@ class Piece(NamedTuple):
 class GrowingFeed(Protocol):
     """A partition of a log as a feed reads it that cuts sequences before they end."""
 
+    overdue: int  # position up to which retention takes records from the feed
+    waits: bool  # whether no more events are there
+
+    def skip(self, upto: int) -> None:
+        """Read on after a position; ``release`` follows."""
+
     def events(self, limit: int) -> tuple[list[Event], int, bool]:
         """Return the next events, up to which position they are all, and whether no more come."""
 

@@ -319,10 +319,7 @@ class LogAdmission(Admission):
         whole = self.fresh_enough(entries)
         self.end_over(entries)
         if cancel:
-            going = [
-                e for e in entries.tolist() if self._entry.get(int(self._entries.line[e])) == e
-            ]
-            self.drop(np.array(going, np.int64), "cancelled")
+            self.drop(np.setdiff1d(entries, self._lost(entries)), "cancelled")
         elif len(whole):
             tables, ahead = self._entries, self.growth.ahead
             ranks = [
@@ -345,7 +342,8 @@ class LogAdmission(Admission):
         if not len(entries):
             return
         self._news = True
-        lines = self._entries.line[entries].tolist()
+        lost = self._lost(entries)
+        lines = self._entries.line[entries[~np.isin(entries, lost)]].tolist()
         self.gone += lines
         for of in lines:
             del self._entry[of]
@@ -356,10 +354,27 @@ class LogAdmission(Admission):
         self._entries.land(entries)
         self._entries.free(entries)
 
+    def lose(self, upto: int) -> None:
+        """Drop what came up to a position, and what follows of its sequences, but for batches."""
+        self._events = deque(one for one in self._events if one.of > upto)
+        self._read, self.seen = max(self._read, upto), max(self.seen, upto)
+        for of, entry in list(self._entry.items()):
+            if of <= upto:
+                self._cut_off(entry, "lost")
+                if self._entry.pop(of, None) is not None:  # a batch has it, and no later life
+                    self.gone.append(of)
+                    self.moved.discard(entry)
+
+    def _lost(self, entries: np.ndarray) -> list[int]:
+        """Return those of which the log has nothing more."""
+        lines = self._entries.line[entries].tolist()
+        pairs = zip(entries.tolist(), lines, strict=True)
+        return [entry for entry, of in pairs if self._entry.get(of) != entry]
+
     def _cut_off(self, entry: int, reason: str) -> None:
         """Drop what no batch has of a sequence, unless a claim comes first."""
         tables = self._entries
-        if self.judging:
+        if self.judging and reason == "aborted":
             self._aborted.append((entry, int(tables.line[entry])))
             return
         one = np.array([entry])
@@ -398,7 +413,9 @@ class LogAdmission(Admission):
 
     def taken_back(self, entries: np.ndarray) -> None:
         """Take examples out of a batch that is void: they stand before it."""
-        self._entries.out[entries] -= 1
+        tables, lost = self._entries, self._lost(entries)
+        tables.out[entries] -= 1
+        tables.end[lost] = tables.available[lost] = tables.at[lost]
         self.withdraw(entries)
 
     def committed(self, entries: np.ndarray, after: np.ndarray) -> None:
@@ -407,7 +424,7 @@ class LogAdmission(Admission):
         tables.out[entries] -= 1
         done = np.where(tables.out[entries] > 0, after, tables.at[entries])
         tables.done[entries] = tables.kept[entries] = done
-        self.moved.update(entries.tolist())
+        self.moved.update({*entries.tolist()}.difference(self._lost(entries)))
 
     def land(self, entries: np.ndarray) -> None:
         self._stand(entries, RESTING)

@@ -233,6 +233,20 @@ class Segments(Machine, Shaper):
             self._carry_out()
         return news
 
+    @property
+    def claimed(self) -> bool:
+        """Whether a trainer has a batch whose bytes are not here."""
+        outs = self._out.values()
+        return any(out.batch.body is None and out not in self.unwritten for out in outs)
+
+    def lose(self, upto: int) -> None:
+        """Go on after a position of a log, which has the rest no more; batches stay."""
+        assert self.log is not None
+        self.log.judged()
+        self.log.lose(upto)
+        self.input.read = self.log.seen + 1
+        self._carry_out()
+
     def _next_round(self, slot: Slot) -> list[Out]:
         """Draft a batch, or the round that a rank gets next."""
         self._lacking = False

@@ -124,11 +124,13 @@ def verdict(feed: FeedStatus, status: SeenServer) -> statuses.VerdictStatus:
 
 
 def _of_producers(feed: FeedStatus) -> str:
-    """Return why producers of its logs wait; "" where they do not."""
+    """Return why producers of its logs wait, and what it has lost there."""
     log = feed.get("log", {})
+    lost = f" Retention has taken {log['lost']} sequences from it." if log.get("lost") else ""
     if log.get("full"):
-        return " Producers wait: a feed is behind by max_backlog."
-    return " Producers wait: the log has max_open open sequences." if log.get("wanting") else ""
+        return f" Producers wait: a feed is behind by max_backlog.{lost}"
+    full = " Producers wait: the log has max_open open sequences." if log.get("wanting") else ""
+    return f"{full}{lost}"
 
 
 def _cause(feed: FeedStatus, status: SeenServer) -> tuple[str, str]:

@@ -13,19 +13,25 @@ that holds, so after a crash a feed reads a little more than it needs.  ``holds.
 for each snapshot, and is on the disk before the snapshot is taken.  Each call
 takes the lock of its partition: feeds read in the thread that makes batches, and the porter takes
 items meanwhile.
+
+Retention passes a feed by that is not required.  It loses sequences that are open or that it has
+not read; those whose end it has read stay until they are trained, so that it reads them again in a
+later life.  Then ``views.json`` has these sequences, too, and how many the feed has lost; it is on
+the disk before the feed reads on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,6 +54,8 @@ from ..reading.source import Ended, LogParts, Piece
 from ..shaping.log_admission import Event
 from ..watch.statuses import added
 
+logger = logging.getLogger("headrace.log")
+
 #: Bytes that a producer may send before the first of them is durable: any item fits in.
 _WINDOW = MAX_ITEM_BYTES + (1 << 20)
 #: Time after which the name of a silent producer without open sequences is forgotten.
@@ -57,6 +65,8 @@ _VIEWS, _HOLDS, _LOG = "views.json", "holds.json", "log.json"
 _SAVE_S = 1.0
 #: Bytes of a file of a log; in shared memory, where room is scarce.
 _FILE_BYTES = 64 << 20, 8 << 20
+#: Records that are read at once for a feed, most of which may be of sequences that it refuses.
+_MOST_READ = 4096
 #: A snapshot's name among the views.
 _HOLD = "snapshot "
 
@@ -106,6 +116,7 @@ class LiveLog:
         saved = {**self._saved[_VIEWS], **self._saved[_HOLDS]}
         views: dict[str, int] = {}
         floors: dict[str, Mapping[int, int]] = {}
+        optional = set[str]()
         for name, view in saved.items():
             if there(name):
                 views[name] = view
@@ -114,19 +125,30 @@ class LiveLog:
                     views[name], floors[name] = view[0], dict.fromkeys(view[1], 0)
         for feed in feeds:  # one that was taken back reads by another view
             name = f"{feed.name} {feed.generation}"
+            held = f"{_HOLD}{feed.name}/{feed.snapshot}"
+            view = saved.get(name, self._pending.get(held, views.get(held, -1)))
+            seen, pending, *lost = view if isinstance(view, list) else (view, None)
+            if not feed.logs[self._path.parent.name].options.get("required", True):
+                optional.add(name)
             if feed.declaration.live:
-                views[name], floors[name] = needs.get(feed.name, (-1, {}))
-                self.readings[feed.name] = Growing(self, feed.name, name)
-                continue
-            of_snapshot = views.get(f"{_HOLD}{feed.name}/{feed.snapshot}", -1)
-            views[name] = seen = saved.get(name, of_snapshot)
-            self.readings[feed.name] = Reading(self, feed.name, name, seen)
+                seen, floors[name] = needs.get(feed.name, (-1, {}))
+                self.readings[feed.name] = Growing(self, feed.name, name, sum(lost))
+            else:
+                begun = seen if pending is None else -1
+                self.readings[feed.name] = Reading(self, feed.name, name, sum(lost), begun)
+                if pending is not None:
+                    floors[name] = dict.fromkeys(pending, 0)
+            views[name] = seen
         for name, seen in views.items():
-            self.ledger.attach(name, seen, {}, reads=not name.startswith(_HOLD))
+            given = {"reads": not name.startswith(_HOLD), "required": name not in optional}
+            self.ledger.attach(name, seen, {}, **given)
         for name, seen in views.items():
             known = floors[name] if name in floors else self.log.pending(seen)
-            self.ledger.attach(name, seen, known, reads=not name.startswith(_HOLD))
+            given = {"reads": not name.startswith(_HOLD), "required": name not in optional}
+            self.ledger.attach(name, seen, known, **given)
         self.log.begin()
+        for reading in self.readings.values():
+            reading.recall(floors.get(reading.view, {}))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Ledger]:
@@ -149,7 +171,8 @@ class LiveLog:
     def tick(self, now: float, there: Callable[[str], bool]) -> None:
         """Run due housekeeping; release the items that only deleted snapshots needed."""
         with self.changing() as ledger:
-            ledger.starving = all(one.waits for one in self.readings.values())
+            required = (r for r in self.readings.values() if ledger.views[r.view].required)
+            ledger.starving = all(one.waits for one in required)
             self.log.tick(now)
             for name in [one for one in ledger.views if one.startswith(_HOLD) and not there(one)]:
                 ledger.detach(name)
@@ -163,26 +186,54 @@ class LiveLog:
         with self.lock:
             reading = self.readings[feed]
             seen, name = self.ledger.views[reading.view].seen, f"{_HOLD}{feed}/{snapshot}"
-            if isinstance(reading, Growing):
+            if isinstance(reading, Growing) or reading.lost:
                 floors = self.ledger.needs(reading.view)
-                self._pending[name] = [seen, [*floors]]
+                self._pending[name] = [seen, [*floors], reading.lost]
             else:
                 floors = self.ledger.pending(seen)
             self.ledger.attach(name, seen, floors, reads=False)
             self._save_views()
 
-    def _save_views(self) -> None:
+    def pass_by(self) -> None:
+        """Let retention pass feeds by that are not required, as far as that is due."""
+        with self.lock:
+            ledger = self.ledger
+            for reading in self.readings.values():
+                view, upto = ledger.views[reading.view], ledger.taken
+                late = not view.required and max(view.seen, reading.overdue) < upto
+                if late and self.log.unread(reading.view, upto) is not None:
+                    reading.pass_by(upto)
+
+    def passed(
+        self, reading: Reading | Growing, upto: int, unread: int, kept: Collection[int]
+    ) -> None:
+        """Let a feed lose what comes up to a position, but for sequences that it keeps."""
+        lost = unread + self.ledger.pass_by(reading.view, upto, kept)
+        if lost and not reading.lost:
+            logger.warning(
+                "feed %r is not required, and retention passes it by: it loses sequences of log "
+                "%r, which its status counts (lost)",
+                reading.feed,
+                self._path.parent.name,
+            )
+        reading.lost += lost
+        self._save_views(synced=True)
+        self._logs.wake(reading.feed, int(self._path.name))
+
+    def _save_views(self, synced: bool = False) -> None:
         """Replace the files of the views, where these have changed."""
+        lost = {reading.view: reading.lost for reading in self.readings.values() if reading.lost}
         for file, held in ((_VIEWS, False), (_HOLDS, True)):
-            views = self.ledger.views.items()
-            seen: dict[str, Plain] = {
-                name: self._pending.get(name, view.seen)
-                for name, view in views
-                if name.startswith(_HOLD) == held
-            }
+            seen: dict[str, Plain] = {}
+            for name, view in self.ledger.views.items():
+                if name.startswith(_HOLD) == held:
+                    seen[name] = self._pending.get(name, view.seen)
+                    if name in lost:
+                        needs = [of for of in self.ledger.needs(name) if of <= view.seen]
+                        seen[name] = [view.seen, needs, lost[name]]
             if seen != self._saved[file]:
                 # The next life is to hold what snapshots need, after a power cut as well.
-                write_whole(self._path / file, json.dumps(seen), synced=held)
+                write_whole(self._path / file, json.dumps(seen), synced=held or synced)
                 self._saved[file] = seen
 
     def close(self) -> None:
@@ -198,6 +249,7 @@ class LiveLog:
                 "open": len(ledger.sequences.open),
                 "ended": len(reading.ends),
                 "aborted": reading.aborted,
+                "lost": reading.lost,
                 "producers": ledger.present,
                 "backlog_bytes": ledger.backlog,
                 "full": ledger.full,
@@ -226,11 +278,26 @@ class Reading:
     of: LiveLog
     feed: str
     view: str  # its name in the ledger
+    lost: int  # sequences that retention took
     begun: int  # position up to which an earlier life had released
     ends: list[int] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     waits: bool = False  # whether it has asked for more than there is
     aborted: int = 0  # sequences
+    overdue = -1
+
+    def recall(self, pending: Iterable[int]) -> None:
+        """Go on with the sequences whose ends an earlier life had read."""
+        seen = self.of.ledger.views[self.view].seen
+        there = filter(None, map(self.of.ledger.standing, pending))
+        ends = sorted((one.closed_at, one.of) for one in there if one.closed_at <= seen)
+        self.ends += [end for end, _ in ends]
+        self.sequences += [of for _, of in ends]
+
+    def pass_by(self, upto: int) -> None:
+        """Lose what retention takes up to a position."""
+        unread = self.of.log.unread(self.view, upto) or 0
+        self.of.passed(self, upto, unread, {*self.sequences})
 
     def ready(self, position: int, limit: int) -> int:
         """Return how many sequences ended from a position on, at most ``limit``; ``limit`` where
@@ -273,7 +340,7 @@ class Reading:
                 self.sequences.append(entry.record.of)
                 at += entry.position < position  # it was released, and that is not stored
             elif entry.record.close != Close.GOING:
-                self.aborted += 1
+                self.aborted += entry.record.close == Close.ABORT
                 ledger.release(self.view, view.seen, {}, [entry.record.of])
         return at, ledger.finished and view.read == ledger.durable
 
@@ -294,20 +361,38 @@ class Growing:
     of: LiveLog
     feed: str
     view: str  # its name in the ledger
+    lost: int  # sequences that retention took
     waits: bool = False  # whether it has asked for more than there is
     aborted: int = 0  # sequences
+    overdue: int = -1  # position up to which retention takes records
+    skipped: int = -1  # what it has left out, until that is stored …
+    unread: int = 0  # … and how many sequences open there that it had not read
+
+    def recall(self, pending: Iterable[int]) -> None:
+        """Do nothing: the machine of the feed knows which sequences are pending."""
+
+    def pass_by(self, upto: int) -> None:
+        """Note what retention takes: the machine goes on after it, between two steps."""
+        self.overdue = upto
+
+    def skip(self, upto: int) -> None:
+        with self.of.lock:
+            self.skipped, self.unread = upto, self.of.log.unread(self.view, upto) or 0
+            view = self.of.ledger.views[self.view]
+            view.read = max(view.read, upto)
 
     def events(self, limit: int) -> tuple[list[Event], int, bool]:
         with self.of.lock:
             ledger, found = self.of.ledger, list[Event]()
-            while len(found) < limit and (entry := self.of.log.next_event(self.view)) is not None:
+            view, next_event = ledger.views[self.view], self.of.log.next_event
+            upto = view.read + _MOST_READ
+            while len(found) < limit and (entry := next_event(self.view, upto)) is not None:
                 position, one = entry.position, entry.record
                 key = one.key if one.kind == Kind.OPENED and one.close != Close.LOST else None
                 self.aborted += one.close == Close.ABORT
                 found.append(Event(position, one.of, key, one.steps, one.close))
-            view = ledger.views[self.view]
             over = ledger.finished and view.read == ledger.durable
-            self.waits = not (found or over)
+            self.waits = not (found or over) and view.read >= ledger.durable
             return found, view.read, over
 
     def newest(self, of: int, step: int) -> tuple[int, int, float]:
@@ -350,6 +435,9 @@ class Growing:
     def release(self, seen: int, floors: Mapping[int, int], done: Sequence[int]) -> None:
         with self.of.changing() as ledger:
             view = ledger.views[self.view]
+            if 0 <= self.skipped <= seen:
+                self.of.passed(self, self.skipped, self.unread, ())
+                self.skipped = -1
             ledger.release(self.view, min(seen, view.read), floors, done)
 
     @property
@@ -397,7 +485,7 @@ class LiveLogs:
         readers = [feed for feed in self._config.feeds if name in feed.logs]
         config, source = readers[0], readers[0].logs[name]
         for other in readers:
-            if other.logs[name] != source:
+            if _of_all(other.logs[name]) != _of_all(source):
                 raise ServerError(
                     f"feeds {config.name!r} and {other.name!r} declare log {name!r} unlike: give "
                     "hs.live() the same arguments in both, and leave columns out by .select()"
@@ -417,6 +505,11 @@ class LiveLogs:
             )
             opened[name, partition] = log
         self._logs |= opened
+
+    def pass_by(self) -> None:
+        """Let retention pass feeds by that are not required."""
+        for log in self._logs.values():
+            log.pass_by()
 
     def flush(self) -> None:
         """Write what has come in all partitions."""
@@ -469,6 +562,12 @@ class LiveLogs:
         """Return the status of the logs that a partition of a feed reads."""
         logs = (self.at(name, partition) for name in self._config.feed(feed).logs)
         return added(log.status(feed) for log in logs if log is not None)
+
+
+def _of_all(source: Source) -> Source:
+    """Return what all feeds declare alike of a log."""
+    options = {name: value for name, value in source.options.items() if name != "required"}
+    return replace(source, options=options)
 
 
 def _check_same(file: Path, content: Mapping[str, object]) -> None:

@@ -156,12 +156,21 @@ class Partitions:
         """Run the housekeeping that is not needed at each step, and send a heartbeat."""
         self._now = now
         self._diary.beat()
+        self._pass_by()
         if now >= self._report_at:
             self.report()
         if self._sources:
             self._look_at_sources(now)
         if self._lacks:
             self._report_lacks(now)
+
+    def _pass_by(self) -> None:
+        """Let retention pass feeds by that are not required, between two steps."""
+        self.logs.pass_by()
+        for feed in self.feeds.values():
+            for part in feed.partitions.values() if feed.serves else ():
+                if not feed.desk.recovering and part.run.pass_by():
+                    self.stores.submit(part, at_once=True)
 
     def hand_out(self) -> None:
         """Hand out ready batches while a partition works."""

@@ -1,0 +1,147 @@
+"""Feeds of a log that are not required: retention passes them by, and counts what they lose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
+
+from .serving import connect, kill_worker
+from .test_live import SCHEMA, live, produce, segments
+
+#: Bytes of an example, and of what feeds may be behind.
+EXAMPLE, MOST = 1 << 14, 1 << 20
+
+
+def optional(**options: Any) -> hs.Pipeline:
+    return live(max_backlog=MOST, required=False, **options)
+
+
+def plain(source: hs.Pipeline) -> hs.Pipeline:
+    return source.batch(1, dynamic_pad=True)
+
+
+#: Feeds that retention may pass by.
+KINDS: dict[str, Callable[[], hs.Pipeline]] = {
+    "batch": lambda: plain(optional()),
+    "stages": lambda: plain(optional().map(dict, schema=SCHEMA).shuffle(seed=1, window=3)),
+    "states": lambda: segments(optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE),
+    "lanes": lambda: segments(
+        optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE, order="lanes"
+    ),
+    "no states": lambda: segments(
+        optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE, order="lanes", initial_states={}
+    ),
+}
+
+
+def push(out: headrace.Producer, numbers: range, partitions: int = 1) -> None:
+    """Push examples of that many bytes; all of them are durable then.
+
+    Some are whole ones, unless these are to be in several partitions.
+    """
+    x = np.zeros(EXAMPLE // 4, np.float32)
+    for number in numbers:
+        if number % 3 and partitions == 1:
+            out.append({"x": x, "key": str(number)})
+        else:
+            sequence = out.open(str(number), {"key": str(number)})
+            sequence.extend({"x": x})
+            sequence.end()
+    out.flush()
+
+
+def keys_of(batch: Any, states: bool = False) -> list[int]:
+    if isinstance(batch, headrace.Batch):
+        return [int(key) for key in batch["key"]]
+    if states:
+        batch.save_state("sum", batch.state("sum"))
+    return [int(key) for key in batch.context["key"][batch.valid]]
+
+
+def train(server: hs.Server, feed: str, most: int = 1 << 30) -> list[int]:
+    """Train a feed to its end, or some batches; return the keys."""
+    found = list[int]()
+    with connect(server, feed=feed, prefetch=1) as batches:
+        for _, batch in zip(range(most), batches, strict=False):
+            found += keys_of(batch, bool(batches.states))
+    return found
+
+
+def lost(server: hs.Server, feed: str = "extra") -> int:
+    return int(server.stats()[feed]["log"]["lost"])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_absent_feed_holds_up_nobody_and_loses_what_is_counted(kind: str, partitions: int):
+    """It trains each sequence once or loses it; the required feed loses nothing."""
+    feeds = {"main": plain(live(max_backlog=MOST)), "extra": KINDS[kind]()}
+    total = 240 * partitions
+    with hs.run(feeds, partitions=partitions, workers=partitions) as server:
+        with produce(server) as out, ThreadPoolExecutor(1) as pool:
+            main = pool.submit(train, server, "main")
+            push(out, range(16), partitions)
+            early = train(server, "extra", most=1)  # it has read some, and goes away
+            push(out, range(16, total // 2), partitions)
+            assert eventually(lambda: lost(server) > 0)
+            before = lost(server)
+            kill_worker(server)
+            push(out, range(total // 2, total), partitions)
+            assert eventually(lambda: lost(server) > before)
+            out.close_log()
+            late = train(server, "extra")
+            assert Counter(main.result(PATIENCE_S)) == Counter(range(total))
+        assert max(Counter(early + late).values()) == 1
+        missing = total - len(early + late)
+        assert missing
+        if kind in ("batch", "stages"):
+            assert lost(server) == missing
+        else:  # batches that were made before have whole sequences of which the log has no more
+            assert missing <= lost(server) <= missing + 8 * partitions
+        assert server.stats()["main"]["log"]["lost"] == 0
+
+
+def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tmp_path: Path):
+    feeds = {"main": plain(live(max_backlog=MOST)), "extra": KINDS["batch"]()}
+    with hs.run(feeds, state_dir=tmp_path) as server:
+        with produce(server) as out, ThreadPoolExecutor(1) as pool:
+            main = pool.submit(train, server, "main")
+            push(out, range(4))
+            early = train(server, "extra", most=1)
+            still = out.open("still", {"key": "-1"})  # lost, and ends later
+            push(out, range(4, 160))
+            assert eventually(lambda: lost(server) > 0)
+            still.end()
+            with connect(server, feed="extra", prefetch=1) as feed:
+                early += [key for _ in range(2) for key in keys_of(next(feed))]
+                token = feed.snapshot()
+                first = [keys_of(batch) for _, batch in zip(range(4), feed, strict=False)]
+            before = lost(server)
+            kill_worker(server)
+            out.close_log()
+            with connect(server, feed="extra", resume=token) as feed:
+                again = [keys_of(batch) for batch in feed]
+            assert again[: len(first)] == first and [-1] not in again
+            whole = early + [key for keys in again for key in keys]
+            assert max(Counter(whole).values()) == 1
+            assert len(whole) + lost(server) == 161 and lost(server) == before
+            assert len(main.result(PATIENCE_S)) == 161
+
+
+def test_feeds_of_one_log_may_differ_in_whether_they_are_required():
+    with pytest.raises(TypeError, match="required=1 is an int; it is True or False"):
+        live(required=1)
+    feeds = {"main": plain(live()), "extra": plain(live(required=False, max_open=7))}
+    with pytest.raises(headrace.ServerError, match="declare log 'episodes' unlike"):
+        with hs.run(feeds):
+            pass
