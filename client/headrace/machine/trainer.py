@@ -17,8 +17,9 @@ exactly the turns of its bounds, so its stream is in that order for any owners a
 batch that the loop gives back lowers the bound again, and its partition is asked for it anew.
 
 With lanes one partition is asked at a time, until it is over, or idle with none of this trainer's
-lanes in it.  In any order, the loop takes what came first, and an owner that others overtake has
-one open request.
+lanes in it.  A batch of lanes that goes back makes the later ones of its partition void, also those
+on their way: the loop gets none of these, and asks anew.  In any order, the loop takes what came
+first, and an owner that others overtake has one open request.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class _Cell:
     back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
     epoch: int = 0  # the least that may still come
     live: bool = False  # whether lanes of this trainer have examples there
+    void: int = 0  # the last request whose batch is void, as one of lanes before it went back
     over: bool = False
     key: tuple[int, int, int, int] | None = None  # its place among cells to ask, if it may be
 
@@ -366,8 +368,24 @@ class Trainer:
             del self.ready[held.request]
             self._flying -= 1
         if not held.stale:
-            self._owners[self.owner_of[given.partition]].returned.append(given.token)
+            self._send_back(given)
             self._expect_again(held)
+
+    def _send_back(self, given: Given) -> None:
+        """Have a batch returned; of lanes, drop the later ones of its partition: they are void."""
+        self._owners[self.owner_of[given.partition]].returned.append(given.token)
+        if not self.lanes:
+            return
+        cell, turn = self._cells[given.partition], (given.turn_epoch, given.turn_index)
+        cell.void = self._request  # further requests come to the owner with this return
+        self._withdraw([*cell.asked, *cell.standing])
+        for held in [*self.hands.values()]:
+            if held.given.partition != given.partition or held.turn < turn:
+                continue
+            held.stale = True
+            if not held.taken:
+                del self.hands[held.given.token], self.ready[held.request]
+                self._flying -= 1
 
     def _expect_again(self, held: Held) -> None:
         """Ask for a batch again that went back: it comes before all others of its partition."""
@@ -381,7 +399,8 @@ class Trainer:
     def let_go(self) -> None:
         """Return all that the loop has not taken, and ask for it anew, so in its order."""
         for held in reversed([*self.ready.values()]):
-            self.give_back(held.given.token)
+            if not held.stale:
+                self.give_back(held.given.token)
             if self.lanes:  # its examples go on there
                 self._home = held.given.partition
                 self._cells[self._home].live = True
@@ -456,7 +475,7 @@ class Trainer:
         if self.any_order:
             under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
         gathers = wanted - under_way < self._part
-        if gathers and (not self.waits or under_way > len(self.ready)):
+        if gathers and (not self.waits or under_way > len(self.ready) or self._is_here()):
             return
         if self.full:
             return
@@ -469,6 +488,11 @@ class Trainer:
                 return
             self._get(cell, epoch)
             under_way += 1
+
+    def _is_here(self) -> bool:
+        """Whether the loop can take the next batch at once."""
+        held = self.ready.get(self._next() or 0)
+        return held is not None and (held.given.turn_epoch <= self.epoch or self.least > self.epoch)
 
     def _get(self, cell: _Cell, epoch: int) -> None:
         self._request = request = self._request + 1
@@ -564,14 +588,13 @@ class Trainer:
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
         cell, lined = self._answered(request)
         if cell is None:
-            self._owners[owner].returned.append(given.token)
+            if not self.lanes or request > self._cells[given.partition].void:
+                self._send_back(given)
             return False
         if self.lanes:
             home = self._cells[self._home]
             if cell is not home and (home.live or home.asked):  # it has lanes elsewhere
-                self._owners[owner].returned.append(given.token)
-                self._withdraw([*cell.asked, *cell.standing])
-                self._changed(cell)
+                self._send_back(given)
                 return False
             self._home, cell.live = given.partition, given.live
         self.hands[given.token] = self.ready[request] = held

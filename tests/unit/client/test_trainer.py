@@ -247,6 +247,45 @@ def test_lanes_go_on_where_a_batch_was_let_go_though_later_ones_are_of_another_p
     assert one.take().turn == (0, 0)
     one.let_go()
     one.take()
-    assert {p for _, p in asks(one)} <= {0}
-    give(one, others[1], 0, 1, live=False)
+    again = asks(one)
+    assert {p for _, p in again} == {0}
+    give(one, again[0][0], 0, 1, live=False)
     assert one.take().given.partition == 0
+
+
+def test_a_batch_of_lanes_that_comes_too_late_goes_back_with_those_after_it():
+    """The owner gave both before it learned that the first request was withdrawn."""
+    one = trainer(2, lanes=True, prefetch=0)
+    assert one.take() is None and asks(one) == [(1, 0)]
+    one.idle(0, [1])
+    assert asks(one) == [(2, 1)]
+    give(one, 2, 1, 0, live=False)
+    assert one.take().given.partition == 1
+    one.over(0, 0, 1, 0)
+    assert one.take() is None and sent(one)[2:] == ([1], [(3, 0, 0)])
+    late = give(one, 1, 0, 0, live=True)
+    assert sent(one)[1:] == ([late], [3], [(4, 0, 0)])
+    give(one, 3, 0, 1, live=True)
+    assert one.take() is None and not one.any_due, "it is void, and its request was withdrawn"
+    give(one, 4, 0, 0, live=True)
+    assert one.take().turn == (0, 0)
+
+
+def test_a_batch_of_lanes_that_goes_back_takes_those_after_it_along():
+    one = trainer(1, lanes=True, prefetch=3)
+    requests = [request for request, _ in asks(one)]
+    first, *_ = [give(one, request, 0, at, live=True) for at, request in enumerate(requests[:2])]
+    assert one.take().turn == (0, 0)
+    one.give_back(first)
+    _, returned, withdrawn, again = sent(one)
+    assert returned == [first] and withdrawn == requests[2:] and len(again) == 3
+    assert not one.hands and give(one, requests[2], 0, 2, live=True)
+    assert not one.hands and give(one, again[0][0], 0, 0, live=True)
+    assert one.take().turn == (0, 0)
+
+
+def test_a_loop_asks_for_no_more_before_it_takes_what_it_waits_for():
+    one = trainer(1, prefetch=0)
+    assert one.take() is None and asks(one) == [(1, 0)]
+    give(one, 1, 0, 0)
+    assert not one.any_due and one.take()
