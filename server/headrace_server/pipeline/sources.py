@@ -34,7 +34,7 @@ from .argument_checks import (
     checked_shape,
 )
 from .builder import Pipeline
-from .declaration import Feature, Source, kind_class
+from .declaration import Feature, Source, Stage, kind_class
 from .examples import as_array, fitted_array, pack_examples
 from .function_names import Sent, name_of
 from .signatures import checking
@@ -206,18 +206,38 @@ def read_tokens(
     window: int | None = None,
     lanes: int | None = None,
     shift: int = 1,
+    stride: int | None = None,
+    phase: Literal["random"] | None = None,
+    phase_seed: int = 0,
 ) -> Pipeline:
     """Read long streams of tokens, memory-mapped: .npy arrays ``[n]``, or files of bare integers.
 
     ``dtype`` is that of files of bare integers, such as "uint16".  With ``window`` an example has
     ``window`` adjacent tokens as ``tokens``, and as ``targets`` those ``shift`` tokens later; the
-    next example begins where it ends.  With ``lanes`` each file is cut into that many long examples
-    with a ``key``, for ``batch_sequences_with_states``.  ``shift=0``: no targets.
+    next example begins where it ends, or ``stride`` tokens after it began.  With
+    ``phase="random"`` all windows of an epoch begin 0 … ``stride`` - 1 tokens later, as
+    ``phase_seed`` and the epoch draw: so a model sees tokens at other places of its context in each
+    epoch.  With ``lanes`` each file is cut into that many long examples with a ``key``, for
+    ``batch_sequences_with_states``.  ``shift=0``: no targets.
     """
     if (window is None) == (lanes is None):
         raise ValueError(
             f"window={window!r:.80} and lanes={lanes!r:.80}: exactly one of them is given"
         )
+    if window is None and (stride is not None or phase is not None):
+        raise ValueError(f"stride={stride} and phase={phase!r} are of windows: give window=")
+    if stride is not None and window is not None and stride > window:
+        raise ValueError(
+            f"stride={stride} is more than window={window}: the tokens between one window and the "
+            "next would be in none"
+        )
+    if phase_seed and phase is None:
+        raise ValueError(f"phase_seed={phase_seed} needs phase='random': nothing is drawn")
+    stages: tuple[Stage, ...] = ()
+    if window is not None and phase is not None:
+        cut = {"window": window, "stride": stride or window, "shift": shift, "seed": phase_seed}
+        stages = (Stage("phase", cut),)
+        stride, window, shift = stride or window, window + (stride or window) - 1 + shift, 0
     features = None
     if dtype is not None:
         if not dtype.startswith(("int", "uint")):
@@ -227,7 +247,10 @@ def read_tokens(
         features |= {"tokens": tokens, **({"targets": tokens} if shift else {})}
     elif not all(path.endswith(".npy") for path in paths):  # type: ignore[union-attr]
         raise ValueError("dtype=None: only .npy files say what they hold; give dtype='uint16', say")
-    return _files("tokens", paths, features, dtype=dtype, window=window, lanes=lanes, shift=shift)
+    options = {"dtype": dtype, "window": window, "lanes": lanes, "shift": shift}
+    if stride not in (None, window):
+        options["stride"] = stride
+    return replace(_files("tokens", paths, features, **options), _stages=stages)
 
 
 @checking

@@ -29,8 +29,9 @@ def written(directory: Path, *counts: int, dtype: str = "uint16") -> str:
     counts=st.lists(st.integers(1, 30), min_size=1, max_size=3),
     size=st.integers(1, 7),
     shift=st.integers(0, 3),
+    stride=st.integers(1, 7),
 )
-def test_windows_and_lanes_are_slices_of_their_file(tmp_path, counts, size, shift):
+def test_windows_and_lanes_are_slices_of_their_file(tmp_path, counts, size, shift, stride):
     for old in tmp_path.glob("*.bin"):
         old.unlink()
     paths = written(tmp_path, *counts)
@@ -39,7 +40,12 @@ def test_windows_and_lanes_are_slices_of_their_file(tmp_path, counts, size, shif
         streams.append(list(range(first, first + count)))
         first += count
     windows, lanes = [], []
+    strided = []
     for number, stream in enumerate(streams):
+        strided += [
+            (stream[at : at + size], stream[at + shift : at + shift + size])
+            for at in range(0, len(stream) - shift - size + 1, min(stride, size))
+        ]
         left = max(0, len(stream) - shift)
         windows += [
             (stream[at : at + size], stream[at + shift : at + shift + size])
@@ -57,6 +63,9 @@ def test_windows_and_lanes_are_slices_of_their_file(tmp_path, counts, size, shif
         return
     rows = all_of(opened(hs.read_tokens(paths, "uint16", window=size, shift=shift)))
     assert [(r["tokens"], r.get("targets", r["tokens"])) for r in rows] == windows
+    steps = {"stride": min(stride, size)}
+    rows = all_of(opened(hs.read_tokens(paths, "uint16", window=size, shift=shift, **steps)))
+    assert [(r["tokens"], r.get("targets", r["tokens"])) for r in rows] == strided
     rows = all_of(opened(hs.read_tokens(paths, np.uint16, lanes=size, shift=shift)))
     assert [(r["key"], r["tokens"], r.get("targets", r["tokens"])) for r in rows] == lanes
     assert all(("targets" in row) == bool(shift) for row in rows)

@@ -4,6 +4,7 @@
 
     window=3, shift=1   tokens  t0 t1 t2 │ t3 t4 t5 │ t6 t7 t8      an example of a fixed shape
                         targets t1 t2 t3 │ t4 t5 t6 │ t7 t8 t9
+    window=3, stride=2  tokens  t0 t1 t2 │ t2 t3 t4 │ t4 t5 t6
     lanes=2, shift=1    tokens  t0 t1 t2 t3 │ t4 t5 t6 t7           an example as long as it can be
                         targets t1 t2 t3 t4 │ t5 t6 t7 t8           key     0:0 │ 0:1
 
@@ -32,7 +33,13 @@ class Tokens(PartsReader):
     """Mapped files.  All features are declared, except the dtype of .npy files."""
 
     def __init__(
-        self, opening: Opening, dtype: str | None, window: int | None, lanes: int | None, shift: int
+        self,
+        opening: Opening,
+        dtype: str | None,
+        window: int | None,
+        lanes: int | None,
+        shift: int,
+        stride: int | None = None,
     ) -> None:
         files = opening.files
         arrays = [_tokens(file, dtype) for file in files]
@@ -55,7 +62,7 @@ class Tokens(PartsReader):
         schema, parts = Schema(fields), []
         for number, (file, array) in enumerate(zip(files, arrays, strict=True)):
             columns = (
-                _windows(array, window, shift)
+                _windows(array, window, stride or window, shift)
                 if window is not None
                 else _lanes(number, array, lanes or 1, shift)
             )
@@ -85,13 +92,18 @@ def _tokens(file: DataFile, dtype: str | None) -> np.ndarray:
     return array
 
 
-def _windows(tokens: np.ndarray, window: int, shift: int) -> dict[str, Column]:
+def _windows(tokens: np.ndarray, window: int, stride: int, shift: int) -> dict[str, Column]:
     """Return the windows of one file."""
-    stop = max(0, len(tokens) - shift) // window * window
-    columns: dict[str, Column] = {"tokens": tokens[:stop].reshape(-1, window)}
-    if shift:
-        columns["targets"] = tokens[shift : stop + shift].reshape(-1, window)
-    return columns
+    count = max(0, (len(tokens) - shift - window) // stride + 1)
+
+    def cut(first: int) -> np.ndarray:
+        if stride == window or not count:
+            return tokens[first : first + count * window].reshape(-1, window)
+        views = np.lib.stride_tricks.sliding_window_view(tokens[first:], window)
+        every: np.ndarray = views[: (count - 1) * stride + 1 : stride]
+        return every
+
+    return {"tokens": cut(0), **({"targets": cut(shift)} if shift else {})}
 
 
 def _lanes(number: int, tokens: np.ndarray, lanes: int, shift: int) -> dict[str, Column]:
