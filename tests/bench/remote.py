@@ -47,7 +47,7 @@ _REQUIREMENTS = (
         "webdataset==1.0.2",
         "mosaicml-streaming==0.13.0",
     ),
-    *("pyarrow", "fsspec", "cloudpickle", "msgpack", "numpy", "pyzmq", "google-crc32c"),
+    *("obstore", "pyarrow", "fsspec", "cloudpickle", "msgpack", "numpy", "pyzmq", "google-crc32c"),
 )
 _ROOT = Path(__file__).parents[2]
 _BUCKET = "bench"

@@ -7,7 +7,7 @@
 
 A file has blocks of 64 KiB.  A request brings at most 1 MiB, of which about half is wanted at
 least, and one that fails is made again.  Callers say early which ranges they will read, so a read
-mostly finds its blocks.  All sources of a process share the blocks that were used last,
+mostly finds its blocks.  All sources of a process share the blocks that were used (or came) last,
 ``remote_cache_bytes`` in all, and what ``shuffle(blocks=)`` mixes; the requests under way and the
 rows at hand are beside that.
 """
@@ -144,7 +144,8 @@ class _Cache:
         self._kept: OrderedDict[_Block, bytes] = OrderedDict()
         self._coming: dict[_Block, Future[_Blocks]] = {}
         self._bytes, self.most_bytes = 0, 1 << 28
-        self.at_random = 0  # readers
+        self.in_turn = 0  # readers of blocks, of which those that came first are used up first
+        self.at_random = 0  # readers of single rows
         self.ranged = 0  # bytes of the files that are read by ranges
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
         self.copy: LocalCopy | None = None
@@ -165,7 +166,8 @@ class _Cache:
                 for number in _numbers(start, stop):
                     block = file, number
                     if (data := self._kept.get(block)) is not None:
-                        self._kept.move_to_end(block)
+                        if not self.in_turn:
+                            self._kept.move_to_end(block)
                         here[block] = data
                     elif (request := self._coming.get(block)) is not None:
                         coming.add(request)
@@ -251,6 +253,7 @@ def came() -> dict[str, int]:
 def keep_more(reader: object, size: int) -> None:
     """Keep so many more bytes, while a reader is there that uses them in turn."""
     _count("most_bytes", size, reader)
+    _count("in_turn", 1, reader)
 
 
 def read_at_random(reader: object) -> None:

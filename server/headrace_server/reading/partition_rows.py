@@ -125,7 +125,7 @@ class NumberedShare(_Share):
             self.share, self.holds = self._blocks.rows, f"{len(starts)} blocks"
             self._reader.hold(self._blocks.mixed)
             if self._reader.far:  # else a block is dropped before it is used up, and fetched again
-                keep_more(self, self._blocks.mixed * order.block_bytes + _AHEAD_BYTES)
+                keep_more(self, (self._blocks.mixed + 2) * order.block_bytes + _AHEAD_BYTES)
         elif order.seed is not None and order.window is None and self._reader.far:
             read_at_random(self)
         #: Blocks that a window spans, where that is more than one.

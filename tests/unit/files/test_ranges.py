@@ -23,7 +23,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, resolve
 from headrace_server.files.ranges import BLOCK, RangedFiles, RemoteFile, open_stream
 from headrace_server.pipeline.declaration import Feature, ReadingOrder
-from headrace_server.reading import column_parts
+from headrace_server.reading import column_parts, partition_rows
 from headrace_server.reading.partition_rows import partition_reader
 from headrace_server.reading.sources import arrow as arrow_source
 from tests.patience import eventually
@@ -463,6 +463,19 @@ def test_blocks_that_are_mixed_are_kept_beside_what_is_read_otherwise(store, mon
     assert store.sent["tfrecord"] - before <= 1.05 * ROWS * EACH + 2 * BLOCK
     del share
     assert ranges._cache.most_bytes == BLOCK
+
+
+def test_blocks_that_are_used_up_make_room_for_those_that_are_mixed(store, monkeypatch):
+    """A row of the last round of a block was fetched long before the rows that were read last."""
+    monkeypatch.setattr(ranges._cache, "most_bytes", BLOCK)
+    monkeypatch.setattr(partition_rows, "_AHEAD_BYTES", 4 * 10 * EACH)
+    for name in "cdefg":
+        tfrecord(store.directory / f"{name}.tfrecord")
+    source = opened("tfrecord", f"{store.url}/*.tfrecord", features=FEATURES)
+    share = partition_reader(source, ReadingOrder(seed=1, blocks=4, block_bytes=10 * EACH), 0, 1)
+    before = store.sent.total()
+    assert sorted(all_numbers(share)) == sorted([*range(ROWS)] * 5)
+    assert store.sent.total() - before <= 1.1 * 5 * ROWS * EACH
 
 
 @pytest.mark.parametrize("write", [tfrecord, arrow, parquet])
