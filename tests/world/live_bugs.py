@@ -2,94 +2,66 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-from unittest import mock
+from types import ModuleType
 
 from headrace_server.shaping import log_admission, segments
-from headrace_server.shaping.log_admission import LogAdmission
-from headrace_server.shaping.segments import Segments
 
-from .live_feed import check_live
+from . import live_feed
+from .planting import Planting
 
-#: Number of worlds in which a bug is looked for.
-MOST = 120
-#: Each bug by name: the method, the text in it that it changes, and the text in its place.
-BUGS: dict[str, tuple[type, str, str, str]] = {
+#: Each bug by name: its module, the text that it changes, and the text in its place.
+BUGS: dict[str, tuple[ModuleType, str, str]] = {
     "a segment is whole before its context is there": (
-        LogAdmission, "_is_whole", " + self.growth.ahead", "",
+        log_admission, "return available >= at + own + self.growth.ahead",
+        "return available >= at + own",
     ),
     "a sequence that ended after its last segment goes on": (
-        LogAdmission, "end_over", "~self.whole(entries)", "(tables.at[entries] < 0)",
+        log_admission, "~self.whole(entries)", "(tables.at[entries] < 0)",
     ),
     "what ended is not stored": (
-        LogAdmission, "_free", "self.gone += lines", "pass",
+        log_admission, "self.gone += lines", "pass",
     ),
     "the events of a row in a batch are lost": (
-        LogAdmission, "_apply", "tables.available[entry], tables.end[entry] = available, end",
+        log_admission, "tables.available[entry], tables.end[entry] = available, end",
         "if rests:\n            tables.available[entry], tables.end[entry] = available, end",
     ),
     "a sequence that rests keeps its place": (
-        LogAdmission, "rest", "self._stand(entries, RESTING)",
-        "self._entries.standing[entries] = RESTING",
+        log_admission, 'steps, or end."""\n        self._stand(entries, RESTING)',
+        'steps, or end."""\n        self._entries.standing[entries] = RESTING',
     ),
     "an abort takes what a batch has": (
-        LogAdmission, "_cut_off", "if not tables.out[entry]:", "if True:",
+        log_admission, "= tables.at[entry]\n        if not tables.out[entry]:",
+        "= tables.at[entry]\n        if True:",
     ),
     "a sequence goes to another trainer amid its batches": (
-        LogAdmission, "_place", "elif not tables.out[entry]:", "else:",
+        log_admission, "elif not tables.out[entry]:", "else:",
     ),
     "a batch that comes back leaves its sequences out": (
-        LogAdmission, "taken_back", "tables.out[entries] -= 1", "pass",
+        log_admission, "\n        tables.out[entries] -= 1\n        tables.end[lost]",
+        "\n        tables.end[lost]",
     ),
     "a claim is not read up to its steps": (
-        Segments, "_reach", "closed | self.log.holds(entries, place)", "True",
+        segments, "closed | self.log.holds(entries, place)", "True",
     ),
     "the record has the position of the last record that came": (
-        LogAdmission, "_note_seen", "if not self._events:", "if True:",
+        log_admission, "if not self._events:", "if True:",
+    ),
+    "an abort ends a sequence as its end does": (
+        log_admission, "end = available if close == END else end\n",
+        "close -= close == ABORT\n        end = available if close == END else end\n",
+    ),
+    "an abort is not stored": (
+        log_admission, "if not tables.out[entry]:\n            self._free(one)\n",
+        "if not tables.out[entry]:\n            self._free(one)\n            self.gone.pop()\n",
     ),
 }  # fmt: skip
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "a batch that comes back leaves its sequences out": 14,
-    "a claim is not read up to its steps": 115,
+    "a batch that comes back leaves its sequences out": 22,
+    "a claim is not read up to its steps": 139,
     "a segment is whole before its context is there": 130,
     "a sequence goes to another trainer amid its batches": 22,
-    "a sequence that rests keeps its place": 4,
+    "a sequence that rests keeps its place": 6,
 }
-_MODULES = {LogAdmission: log_admission, Segments: segments}
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    of, method, old, new = BUGS[name]
-    text = textwrap.dedent(inspect.getsource(getattr(of, method)))
-    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {of.__name__}.{method}"
-    found: dict[str, Any] = {}
-    scope = {**vars(_MODULES[of])}
-    exec(
-        compile(
-            "from __future__ import annotations\n" + text.replace(old, new),
-            f"{method} with a bug",
-            "exec",
-        ),
-        scope,
-        found,
-    )
-    with mock.patch.object(of, method, found[method]):
-        yield
-
-
-def find(name: str, most: int = MOST) -> tuple[int, str]:
-    """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
-    first = _RARE.get(name, 0)
-    with planted(name):
-        for seed in range(first, first + most):
-            try:
-                check_live(seed)
-            except Exception as error:
-                return seed, f"{type(error).__name__}: {error}"[:90]
-    return -1, ""
+_CLASSES: dict[ModuleType, str] = {log_admission: "LogAdmission", segments: "Segments"}
+find = Planting(BUGS, _CLASSES, live_feed.check_live, 120, _RARE).find

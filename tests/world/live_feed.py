@@ -361,6 +361,10 @@ class LiveFeed:
                 law(b"".join(map(bytes, pieces)) == wanted, f"steps of {key!r} are not those sent")
             over = after == self.world.disk.steps[key] or (self.name, of) in self.world.cut_off
             law(not last or over, f"{key!r} is not over")
+            disk, handed = self.world.disk, self.world.handed.get((self.name, of), 0)
+            aborted = disk.closed.get(key) == Close.ABORT and disk.closed_at[key] <= self.log.seen
+            law(not aborted or after <= handed, f"{key!r} was aborted, and goes on")
+            self.world.handed[self.name, of] = max(handed, after)
         law((tables.out[spans.entries] > 0).all(), "a row is not out")
 
     def give(self, trainer: Trainer, batch: Batch) -> None:

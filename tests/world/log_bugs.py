@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
-from unittest import mock
 
 from headrace_server.logs import ledger, log, sequences
 
 from . import logs
+from .planting import Planting
 
-#: Number of worlds in which a bug is looked for.
-MOST = 300
-#: Each bug by name: its module, the line it changes, the line in its place, and its first world.
+#: Each bug by name: its module, the line it changes, and the line in its place.
 BUGS: dict[str, tuple[ModuleType, str, str]] = {
     "acknowledged before it is durable": (
         ledger,
@@ -181,33 +175,39 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
         "self.closed, self._next_look = True, 0.0",
         "self.closed, self._next_look = self._complete, 0.0",
     ),
+    "a restart forgets an abort": (
+        ledger,
+        "if record.close and s.closed_at[row] == NEVER:",
+        "if record.close > (not self._complete) and s.closed_at[row] == NEVER:",
+    ),
+    "an abort frees no place": (
+        ledger,
+        "            if s.state[row]:\n                s.settle(",
+        "            if s.state[row]:\n                s.state[row] == Close.ABORT or s.settle(",
+    ),
+    "an abort frees no room": (
+        ledger,
+        "if self.sequences.state[row] and not any(",
+        "if self.sequences.state[row] & ~Close.ABORT and not any(",
+    ),
+    "an abort is acknowledged before it is durable": (
+        ledger,
+        "            self._take(p, item, now)\n",
+        (
+            "            self._take(p, item, now)\n"
+            "            p.durable = item.number if item.close == Close.ABORT else p.durable\n"
+        ),
+    ),
+    "an abort takes no number": (
+        ledger,
+        "head = (Kind.STEPS, close, 0, first, steps, s.id[row])",
+        (
+            "number = 0 if close == Close.ABORT else number\n"
+            "            head = (Kind.STEPS, close, 0, first, steps, s.id[row])"
+        ),
+    ),
 }
 
-
-def _changed(module: ModuleType, old: str, new: str) -> ModuleType:
-    text = inspect.getsource(module)
-    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {module.__name__}"
-    found = types.ModuleType(module.__name__)
-    found.__package__, found.__file__ = module.__package__, module.__file__
-    with mock.patch.dict("sys.modules", {module.__name__: found}):
-        exec(
-            compile(text.replace(old, new), f"{module.__name__} with a bug", "exec"), found.__dict__
-        )
-    return found
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    module, old, new = BUGS[name]
-    changed = _changed(module, old, new)
-    place, class_ = {
-        ledger: (log, "Ledger"), log: (logs, "Log"), sequences: (ledger, "Sequences"),
-    }[module]  # fmt: skip
-    with mock.patch.object(place, class_, changed.__dict__[class_]):
-        yield
-
-
-#: Where to begin, for bugs that few worlds find.
 _RARE = {
     "a file that came back after a crash stays": 209,
     "a full log starves its feeds": 55,
@@ -218,15 +218,5 @@ _RARE = {
     "files go though the table lacks what a lagging feed found": 87,
     "snapshots hold nothing": 19,
 }
-
-
-def find(name: str, most: int = MOST) -> tuple[int, str]:
-    """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
-    first = _RARE.get(name, 0)
-    with planted(name):
-        for seed in range(first, first + most):
-            try:
-                logs.check(seed)
-            except Exception as error:
-                return seed, f"{type(error).__name__}: {error}"[:80]
-    return -1, ""
+_CLASSES: dict[ModuleType, str] = {ledger: "Ledger", log: "Log", sequences: "Sequences"}
+find = Planting(BUGS, _CLASSES, logs.check, 300, _RARE).find

@@ -112,6 +112,7 @@ class Disk:
         self.steps: dict[bytes, int] = {}  # durable steps by key
         self.ids: dict[bytes, int] = {}
         self.closed: dict[bytes, int] = {}
+        self.closed_at: dict[bytes, int] = {}  # positions
         self.idle: set[bytes] = set()  # keys that the ledger has ended
         self.names: dict[int, str] = {}
         self.last: Counter[str] = Counter()  # number of the last durable item by name
@@ -196,7 +197,7 @@ class Disk:
             law(r.first == self.steps[key] and key not in self.closed, f"{key!r} is out of order")
             self.steps[key] += r.steps
             if r.close:
-                self.closed[key] = r.close
+                self.closed[key], self.closed_at[key] = r.close, position
             if r.key == b"idle":
                 self.idle.add(key)
         self.log_closed |= r.kind == Kind.CLOSED
@@ -707,6 +708,7 @@ class World:
         self.trained: dict[tuple[str, int], int] = {}  # (feed, sequence) → next step, durably
         self.opened: set[tuple[str, int]] = set()  # (feed, sequence) that are in the journal
         self.cut_off: set[tuple[str, int]] = set()  # aborted, or lost by an optional feed
+        self.handed: dict[tuple[str, int], int] = {}  # (feed, sequence) → steps in batches so far
         self.acknowledged: dict[bytes, int] = {}
         self.key_of: dict[int, bytes] = {}
         self.since: dict[str, int] = {}  # feeds that were taken back → since of the snapshot
