@@ -16,6 +16,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_proto.schema import Field
 from headrace_server.cli import main
 from headrace_server.cli.pipelines import load
 from tests.patience import PATIENCE_S
@@ -150,6 +151,39 @@ def test_what_check_counts_in_advance_is_the_length_of_feeds_with_any_stages_tha
         for name in feeds:
             ((length, batches),) = loops_of(server, name, 0, -1)
             assert length == batches > 0
+
+
+class Walks(hs.IndexedSource):
+    """A source of the user's, which knows how long its walks are, or fails to."""
+
+    def __init__(self, opening: Any, fails: bool) -> None:
+        self.fields = {"x": Field("float32", (None,))}
+        self.length, self._fails = 9, fails
+
+    def take(self, rows: Any) -> hs.Chunk:
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        lengths = numbers % 4 + 1
+        offsets = np.cumsum([0, *lengths])
+        x = hs.Ragged.from_values(np.zeros(offsets[-1], np.float32), offsets)
+        return hs.Chunk.of({"x": x}, numbers, "walks")
+
+    def steps_of(self, column: str) -> np.ndarray:
+        if self._fails:
+            raise OSError(f"no index of {column}")
+        return np.arange(self.length) % 4 + 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_source_of_the_users_may_know_how_long_its_sequences_are(fails):
+    with serving(walks_of(hs.read(f"{__name__}:Walks", fails=fails))) as server:
+        if not fails:
+            ((length, batches),) = loops_of(server, "default", 0, -1)
+            assert length == batches > 0
+            return
+        with connect(server) as feed:
+            with pytest.raises(TypeError, match=r"no length: to count .* raised OSError: no index"):
+                len(feed)
+            assert sum(1 for _ in feed), "the feed goes on"
 
 
 def loops_of(server: hs.Server, name: str, world: int, rank: int) -> list[tuple[int, int]]:

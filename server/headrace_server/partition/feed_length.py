@@ -27,8 +27,8 @@ from ..reading.partition_rows import partition_reader
 from ..reading.source import IndexedSource, StreamSource
 from ..shaping.lane_count import rounds
 
-#: Number of examples that are counted at once: about a second's work.
-_MOST = 1 << 20
+#: Number of examples that are counted at once, cut or whole: about a second's work.
+_MOST, _MOST_ROWS = 1 << 20, 1 << 24
 #: Stages after which sequences are as long as before.
 _KEEP_STEPS = ("select", "with_origin")
 #: Stages that drop examples, and make no more of them.
@@ -94,14 +94,16 @@ class FeedLength:
             return reason
         if isinstance(steps, str):
             return steps
-        if declaration.segmented and len(steps) * len(epochs) > _MOST:
-            return f"{len(steps) * len(epochs)} examples are more than are counted ({_MOST})"
+        each = declaration.segmented or self._drops
+        most = _MOST if declaration.segmented else _MOST_ROWS
+        if each and len(steps) * len(epochs) > most:
+            return f"{len(steps) * len(epochs)} examples are more than are counted ({most})"
         assert self._numbered is not None
         reader, total = Lengths(steps, self._numbered), 0
         for number in own:
             share = partition_reader(reader, declaration.order, number, partitions)
             count = share.share or 0
-            if not declaration.segmented and not self._drops:
+            if not each:
                 total += declaration.batches_of(count * len(epochs)) // max(1, world)
                 continue
             chunks = [share.read(epoch, share.start, count)[0] for epoch in epochs]

@@ -449,7 +449,10 @@ class Partitions:
                 fields,
                 self._cache,
             )
-        return length.of([*feed.partitions], config.partitions, world, epoch)
+        try:
+            return length.of([*feed.partitions], config.partitions, world, epoch)
+        except Exception as error:  # of a source of the user's, mostly
+            return f"to count its examples raised {type(error).__name__}: {error}"
 
     def open(self, part: ServedPartition) -> None:
         """Open a partition in the state that the last process has stored."""
