@@ -54,12 +54,21 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
         log_admission, "if not tables.out[entry]:\n            self._free(one)\n",
         "if not tables.out[entry]:\n            self._free(one)\n            self.gone.pop()\n",
     ),
+    "an abort of an earlier life is forgotten": (
+        log_admission, "self._aborted = [(self._entry[of], of) for of in aborted]",
+        "self._aborted = []",
+    ),
+    "what a batch has of a lost sequence is stored as pending": (
+        log_admission, ".difference(self._lost(entries))", "",
+    ),
 }  # fmt: skip
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
     "a batch that comes back leaves its sequences out": 22,
     "a claim is not read up to its steps": 139,
     "a segment is whole before its context is there": 130,
+    "an abort of an earlier life is forgotten": 115,
+    "what a batch has of a lost sequence is stored as pending": 996,
     "a sequence goes to another trainer amid its batches": 22,
     "a sequence that rests keeps its place": 6,
 }
