@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
 from .serving import connect, kill_worker
-from .test_live import live, produce, segments
+from .test_live import live, produce, push, segments
 
 
 class Judge:
@@ -106,6 +106,18 @@ def test_a_sequence_that_ends_where_a_segment_ended_has_no_further_one():
             assert batch.last.tolist() == [False]
             batch.save_state("sum", batch.state("sum"))
             assert list(feed) == []
+
+
+def test_a_batch_that_lacks_rows_says_how_many_are_ready():
+    """Its producers have fewer sequences than it has rows, so it comes when the log is closed."""
+    with hs.run(segments(live(), allow_small_batch=True)) as server, produce(server) as out:
+        push(out, "a", 2)
+        with headrace.connect(server.address, timeout=3) as feed:
+            lacking = "1 of 2 rows are ready; it waits for its source of producers"
+            with pytest.raises(headrace.DeadlineExceeded, match=lacking):
+                next(feed)
+            out.close_log()
+            assert next(feed).rows == 1
 
 
 @pytest.mark.parametrize("options", [{"exact_last": True}, {"right": 1}])

@@ -825,9 +825,12 @@ class Segments(Machine, Shaper):
 
     def waits_for(self) -> str:
         """Describe what the next batch lacks; may be empty."""
-        out = next(iter(self._out.values()), None)
+        out, ready = next(iter(self._out.values()), None), ""
+        if not self.lanes:
+            of = self.batch_size * max(1, self.world)
+            ready = f"{self.admission.ready} of {of} rows are ready; "
         if out is None:
-            return ""
+            return ready[:-2] if self.admission.ready else ""
         spans, number = out.draft, out.batch.number
         if not len(spans):
             return f"it waits for save_state of an empty batch (batch {number})"
@@ -836,10 +839,6 @@ class Segments(Machine, Shaper):
         key = self.entries.keys[entry][1]
         name = f"{segment:05d}_of_{count:05d}:{key.decode(errors='backslashreplace')}"
         others = f" and {len(spans) - 1} more" if len(spans) > 1 else ""
-        ready = ""
-        if not self.lanes:
-            of = self.batch_size * max(1, self.world)
-            ready = f"{self.admission.ready} of {of} rows are ready; "
         return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
 
     def _numbered(self, entry: int, first: int) -> tuple[int, int]:

@@ -288,20 +288,20 @@ class Partitions:
         return True
 
     def _note_outlook(self, part: ServedPartition, made: Outlook, now: float) -> None:
-        text = ""
+        idle = made in (Outlook.IDLE, Outlook.WAITS)
+        text = part.run.machine.waits_for() if idle else ""
         if made is Outlook.WAITS:
             intake = part.run.intake
             if intake.awaited or not intake.bound:
                 self._sources[part] = now + _SOURCE_S
-            text = f"it waits for its source {intake.awaited or 'of producers (hs.live)'}"
+            source = f"it waits for its source {intake.awaited or 'of producers (hs.live)'}"
+            text = f"{text}; {source}" if text else source
         elif made is Outlook.FULL:
             self._full = True  # only trainers can free a block
             text = (
                 f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
                 "for trainers (slab_bytes bounds it)"
             )
-        elif made is Outlook.IDLE:
-            text = part.run.machine.waits_for()
         self._note_wait(part, text, now)
 
     def _note_wait(self, part: ServedPartition, text: str, now: float) -> None:
