@@ -1,6 +1,6 @@
 """Prompts out and rollouts in: post-training in which each prompt is trained once, whoever dies.
 
-    prompts ─► sampler 0, 1 … ─► log "rollouts" ─► learner ─► policy, with the feed's token
+    prompts ─► samplers ────────► log "rollouts" ─► learner ─► policy, with the feed's token
                      ▲                                            │
                      └──────────── policy.json ◄──────────────────┘
 
@@ -8,15 +8,16 @@ A prompt is a kind of question, and an answer one token.  The policy is a table,
 token each kind wants.  The answers to a prompt are one sequence of the log, its *group*, which ends
 with the last of them: the learner needs them together, since it compares them (as GRPO does).
 
-A sampler commits a prompt after the flush of its group.  If it dies between the two it gets the
-prompt again, and sees that the log has the group: prompt k of a rank is group k of its name.
-The learner stores the policy and the token of its feed as one file, and goes on from both.
+A sampler commits a prompt after the flush of its group.  If it dies between the two, somebody gets
+the prompt again, and its group is in the log twice.  The learner trains the first one that it gets.
+It stores the policy, what it has trained, and the token of its feed as one file, and goes on from
+all three.
 
 One terminal each; kill any of them, with -9, and start it again:
 
     headrace serve examples/rollouts.py:feeds --state-dir state
-    python examples/rollouts.py sample --rank 0
-    python examples/rollouts.py sample --rank 1
+    python examples/rollouts.py sample --name 0
+    python examples/rollouts.py sample --name 1
     python examples/rollouts.py learn
 
 The learner ends once the samplers have, and the log is closed: headrace log close rollouts.
@@ -37,9 +38,8 @@ import headrace
 import headrace_server as hs
 
 PROMPTS, KINDS, TOKENS = 240, 6, 8
-#: Answers to a prompt.  With its opening and its end a group has two items more.
+#: Answers to a prompt.
 ANSWERS = 6
-SAMPLERS = 2
 #: A group whose answers come from policies farther apart than this is not trained.
 MOST_APART = 4
 RATE = 2.0
@@ -78,24 +78,23 @@ def answered(policy: np.ndarray, kind: int, random: np.random.Generator) -> tupl
     return answer, float(answer == (kind * 5 + 3) % TOKENS)
 
 
-def sample(address: str, directory: Path, rank: int) -> None:
-    """Answer the prompts of a rank, until there are no more."""
-    name, random = f"sampler-{rank}", np.random.default_rng()
-    out = headrace.produce(address, log="rollouts", name=name, timeout=60)
-    ranks: dict[str, Any] = {"rank": rank, "world_size": SAMPLERS, "run": 1}
-    prompts = headrace.connect(address, feed="prompts", commit="explicit", timeout=60, **ranks)
-    with prompts:
+def sample(address: str, directory: Path, name: str) -> None:
+    """Answer prompts until there are no more."""
+    random, given = np.random.default_rng(), {"timeout": 60.0}
+    out = headrace.produce(address, log="rollouts", name=f"sampler-{name}", **given)
+    with headrace.connect(address, feed="prompts", commit="explicit", **given) as prompts:
         for batch in prompts:
             prompt, kind = int(batch["prompt"][0]), int(batch["kind"][0])
-            if out.stored // (ANSWERS + 2) <= batch.number // SAMPLERS:  # else it has that group
-                group = out.open(str(prompt), {"prompt": prompt, "kind": kind})
-                while group.steps < ANSWERS:  # an earlier process may have begun
-                    state = loaded(directory)
-                    answer, reward = answered(np.array(state["policy"]), kind, random)
-                    step = {"answer": answer, "reward": reward, "version": state["version"]}
-                    group.append(step)
-                group.end()
-                out.flush()
+            key = f"{prompt} by {name}"
+            for other in out.sequences.keys() - {key}:  # somebody else has that prompt now
+                out.open(other).abort()
+            group = out.open(key, {"prompt": prompt, "kind": kind})
+            while group.steps < ANSWERS:  # an earlier process may have begun
+                state = loaded(directory)
+                answer, reward = answered(np.array(state["policy"]), kind, random)
+                group.append({"answer": answer, "reward": reward, "version": state["version"]})
+            group.end()
+            out.flush()
             batch.commit()
             print(json.dumps({"event": "answered", "prompt": prompt}), flush=True)
 
@@ -124,22 +123,25 @@ def learn(address: str, directory: Path) -> None:
             store(directory, state)
         policy = np.array(state["policy"])
         for number, batch in enumerate(feed, 1):
-            step(policy, batch)
-            state["trained"] += batch["prompt"].tolist()
-            state["rewards"].append(float(batch["reward"].mean()))
+            for prompt, *group in zip(
+                *(batch[name] for name in ("prompt", "kind", "answer", "reward")), strict=True
+            ):
+                if int(prompt) not in state["trained"]:
+                    step(policy, *group)
+                    state["trained"].append(int(prompt))
+                    state["rewards"].append(float(group[-1].mean()))
             if number % EVERY == 0:
                 checkpoint(directory, state, policy, feed)
         checkpoint(directory, state, policy, feed)
 
 
-def step(policy: np.ndarray, batch: headrace.Batch) -> None:
+def step(policy: np.ndarray, kind: int, answers: np.ndarray, rewards: np.ndarray) -> None:
     """Make answers more likely that were better than others of their group."""
-    for kind, answers, rewards in zip(batch["kind"], batch["answer"], batch["reward"], strict=True):
-        for answer, better in zip(answers, rewards - rewards.mean(), strict=True):
-            likely = np.exp(policy[kind] - policy[kind].max())
-            gradient = -likely / likely.sum()
-            gradient[answer] += 1
-            policy[kind] += RATE / ANSWERS * better * gradient
+    for answer, better in zip(answers, rewards - rewards.mean(), strict=True):
+        likely = np.exp(policy[kind] - policy[kind].max())
+        gradient = -likely / likely.sum()
+        gradient[answer] += 1
+        policy[kind] += RATE / ANSWERS * better * gradient
 
 
 def checkpoint(
@@ -165,10 +167,10 @@ def main() -> None:
     parser.add_argument("role", choices=["sample", "learn"])
     parser.add_argument("--address", default="tcp://127.0.0.1:5555")
     parser.add_argument("--directory", type=Path, default=Path(), help="of policy.json")
-    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--name", default="0")
     given = parser.parse_args()
     if given.role == "sample":
-        sample(given.address, given.directory, given.rank)
+        sample(given.address, given.directory, given.name)
     else:
         learn(given.address, given.directory)
 
