@@ -165,7 +165,7 @@ def stored(address: str) -> Iterator[tuple[int, bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("role", choices=["sample", "learn"])
-    parser.add_argument("--address", default="tcp://127.0.0.1:5555")
+    parser.add_argument("--address", default="tcp://127.0.0.1:5557")
     parser.add_argument("--directory", type=Path, default=Path(), help="of policy.json")
     parser.add_argument("--name", default="0")
     given = parser.parse_args()
