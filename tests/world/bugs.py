@@ -421,7 +421,8 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "memory_not_looked_at": 45, "welcome_before_join_is_stored": 328, "over_before_stored": 236,
+    "memory_not_looked_at": 45, "welcome_before_join_is_stored": 328, "over_before_stored": 263,
+    "old_cursor_for_a_new_run": 60, "no_fencing": 32,
 }  # fmt: skip
 
 

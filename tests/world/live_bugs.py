@@ -70,7 +70,8 @@ _RARE = {
     "an abort of an earlier life is forgotten": 115,
     "what a batch has of a lost sequence is stored as pending": 996,
     "a sequence goes to another trainer amid its batches": 22,
-    "a sequence that rests keeps its place": 6,
+    "a sequence that rests keeps its place": 15,
+    "an abort takes what a batch has": 31,
 }
 _CLASSES: dict[ModuleType, str] = {log_admission: "LogAdmission", segments: "Segments"}
 find = Planting(BUGS, _CLASSES, live_feed.check_live, 120, _RARE).find

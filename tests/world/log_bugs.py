@@ -214,8 +214,10 @@ _RARE = {
     "a table begins amid a group": 103,
     "a table begins while extents are carried": 81,
     "an owner that dies forgets which process is newer": 138,
+    "an older connection counts": 6,
     "credit is lost with some items": 15,
-    "files go though the table lacks what a lagging feed found": 87,
+    "extents move before their copy is durable": 10,
+    "files go though the table lacks what a lagging feed found": 89,
     "snapshots hold nothing": 19,
 }
 _CLASSES: dict[ModuleType, str] = {ledger: "Ledger", log: "Log", sequences: "Sequences"}
