@@ -52,7 +52,7 @@ _BY_CHECK = {
         (checks.Signed, st.integers(-1, limits.MAX_COUNT)),
         (checks.Rank, st.integers(-1, limits.MAX_WORLD - 1)),
         (checks.World, st.integers(0, limits.MAX_WORLD)),
-        (checks.Rows, rows),
+        (checks.RowCount, rows),
         (checks.Columns, columns),
         (checks.Counts, st.lists(counts, max_size=20).map(tuple)),
         (checks.Flag, st.booleans()),

@@ -114,7 +114,7 @@ def drawn(chance: random.Random, kind: type, known: Sequence[int], columns: Any)
             return chance.choice((columns, [], [number()], NASTY[chance.randrange(20)]))
         if hint is bool:
             return chance.random() < 0.5
-        if check in (get_args(checks.Rows)[1], get_args(checks.World)[1]):
+        if check in (get_args(checks.RowCount)[1], get_args(checks.World)[1]):
             return chance.choice((0, 1, 2, 40, 65_536, number()))
         if hint is int:
             signed = check in (get_args(checks.Signed)[1], get_args(checks.Rank)[1])

@@ -34,7 +34,7 @@ WORDS = {
         (checks.Signed, "signed"),
         (checks.Rank, "rank"),
         (checks.World, "world"),
-        (checks.Rows, "rows"),
+        (checks.RowCount, "rows"),
         (checks.Columns, "columns"),
         (checks.Counts, "counts"),
         (checks.Flag, "flag"),
