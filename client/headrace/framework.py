@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, name_of
+from headrace_proto.dtypes import NUMPY_OF, name_of
 
 
 class RaggedRows(NamedTuple):
@@ -57,9 +57,10 @@ class Framework:
 
         None where a closer look is needed, or a copy.
         """
-        if type(value) is np.ndarray and value.shape == shape and dtype == name_of(value.dtype):
-            return value if dtype != BYTES else None
-        return None
+        known = NUMPY_OF.get(dtype)
+        if known is None or type(value) is not np.ndarray or value.shape != shape:
+            return None
+        return value if value.dtype == known else None
 
     def kept(self, value: Any) -> Any:
         """Return a tensor with its present value, on its device, for later reads."""

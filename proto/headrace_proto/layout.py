@@ -119,7 +119,7 @@ class KnownSlots:
         """Return where each column lies; ProtocolError where the batch does not fit the schema."""
         columns, rows, nbytes = given.columns, given.rows, given.nbytes
         known = self._known.get(key := (id(columns), rows, nbytes))
-        if known is not None and known[0] is columns:
+        if known is not None:  # it keeps its list, so no other has that id
             return known[1]
         if len(columns) != len(self._fields):
             raise ProtocolError(

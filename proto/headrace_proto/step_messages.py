@@ -105,6 +105,7 @@ made = tuple.__new__
 _get_of = partial(made, Get)
 #: Maximum nesting within a field of a message.
 _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 1
+_MOST_COUNT = limits.MAX_COUNT
 #: Maximum size of a description of columns that is remembered; 64 of them take at most 5 MB.
 _REMEMBERED_BYTES = 8192
 
@@ -287,7 +288,7 @@ def _unpack_given(data: bytes, at: int) -> tuple[Given, int]:
     end = name_at + named
     if end > len(data):
         raise _short("Given", data)
-    if max(numbers) > limits.MAX_COUNT or numbers[7] > limits.MAX_ROWS:
+    if max(numbers) > _MOST_COUNT or numbers[7] > limits.MAX_ROWS:
         _bounded("a packed Given", numbers)
         _bounded("Given.rows", numbers[7:8], limits.MAX_ROWS)
     unpack_columns = _known_columns if size <= _REMEMBERED_BYTES else _columns_of

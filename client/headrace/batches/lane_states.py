@@ -61,13 +61,13 @@ def continued(
     before = {} if kept is None or not kept.lanes else kept.states
     if source is None and not len(starts):
         return {"state:" + name: value for name, value in before.items()}
-    found = {}
+    found, slots, begin = {}, batch._slots, len(starts)
     for name, state in states.items():
         column, strings = "state:" + name, state.dtype == BYTES
-        initial = np.zeros((len(starts), *state.dims), NUMPY_OF.get(state.dtype, object))
+        initial = np.zeros((begin, *state.dims), NUMPY_OF.get(state.dtype, object))
         if strings:
             initial[:] = b""
-        if batch._slots[column].shape[0]:
+        if slots[column].shape[0]:
             index = batch.array("@state_of")  # of the initial states that came; -1: zeros
             brought = index >= 0
             initial[brought] = batch.array(column)[index[brought]]

@@ -202,7 +202,7 @@ class Saving(TakenBatches):
         saves = batch._saves
         with saves.lock:
             saved = saves.values
-            if not saved.keys().isdisjoint(ready):
+            if saved and not saved.keys().isdisjoint(ready):
                 name = next(name for name in ready if name in saved)
                 raise StateError(
                     f"state {name!r} of batch {batch.partition}/{batch.number} is saved "

@@ -247,9 +247,13 @@ class SegmentBatch(BatchInHand):
 
         In a ``tf.function`` it returns the operation that does so once per call.
         """
-        if self._saving is None or not isinstance(name, str):
+        if (saving := self._saving) is None:
             raise unknown_state(name, self._layout.states)
-        return self._saving.save(self, {name: value})
+        try:
+            values = {name: value}
+        except TypeError:
+            raise unknown_state(name, self._layout.states) from None
+        return saving.save(self, values)
 
     def commit(self) -> None:
         """Commit this batch, as ``feed.commit(batch)`` does, where the feed has no states."""

@@ -44,7 +44,7 @@ _UNSHARED = mmap.MAP_PRIVATE | 0x4000
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
 _PRESENT, _SWAPPED, _IN_FILE = 0x80, 0x40, 0x20
-_ENTRY = 8
+_ENTRY, _PAGE = 8, mmap.PAGESIZE
 #: Those bytes for pages of which this process has no copy.
 _NOT_WRITTEN = bytes(
     byte for byte in range(256) if byte & _IN_FILE or not byte & (_PRESENT | _SWAPPED)
@@ -120,14 +120,14 @@ class WrittenPages:
         if self._fd < 0:
             return True
         try:
-            entries = os.pread(self._fd, pages * _ENTRY, address // mmap.PAGESIZE * _ENTRY)
+            entries = os.pread(self._fd, pages * _ENTRY, address // _PAGE * _ENTRY)
         except OSError:
             return True
         flags = entries[_ENTRY - 1 :: _ENTRY]
         return len(flags) != pages or bool(flags.translate(None, _NOT_WRITTEN))
 
     def _has_a_written_page(self) -> bool:
-        with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+        with mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
             page[0] = 1
             address = np.frombuffer(page, np.uint8).__array_interface__["data"][0]
             return self.any_in(address, 1)
@@ -159,7 +159,7 @@ class Attachment:
     ) -> np.ndarray:
         """Return a block as a writable array that is private to this process."""
         mapping, address, memory = self.segments.get(segment) or self._map(segment)
-        if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
+        if offset % _PAGE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
         address += offset
@@ -167,9 +167,9 @@ class Attachment:
 
         def released() -> None:
             # The trainer's writes stay in private pages, which would hide the next batch.
-            pages = -(-nbytes // mmap.PAGESIZE)
+            pages = -(-nbytes // _PAGE)
             if pages and written.any_in(address, pages):
-                mapping.madvise(mmap.MADV_DONTNEED, offset, pages * mmap.PAGESIZE)
+                mapping.madvise(mmap.MADV_DONTNEED, offset, pages * _PAGE)
             on_release()
 
         # The holder keeps this object too: the lock stands until its last reader is gone.

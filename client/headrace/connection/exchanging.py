@@ -148,10 +148,9 @@ class Wire:
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
-                if self._listener is None and self.connections:
-                    self._listener = me
-                if self._listener is not me:
+                if self._listener is not None or not self.connections:
                     return self._follow(news, at_most_s)
+                self._listener = me
                 now = self._send(now)
                 self._asleep = True  # from here on news of other threads wake this one
                 if self.news != news or self.closing:

@@ -238,8 +238,10 @@ class Link:
             with self.lock:  # a wait raises errors
                 fault = member.failure is not None or self.wire.closing or member.refused
                 held = None if fault else self._next(accepts)
+                due = held is not None and member.trainer.any_due
             if held is not None:
-                self._send_soon(held)
+                if due:
+                    self._send(held)
                 return held
         return self._await(accepts, none_yet)
 
@@ -274,7 +276,10 @@ class Link:
             with self.lock:
                 self.member.trainer.set_prefetch(prefetch.batches)
         if held is not None and looks == 1:  # no message was sent meanwhile
-            self._send_soon(held)
+            with self.lock:
+                due = self.member.trainer.any_due
+            if due:
+                self._send(held)
         return held
 
     def _next(self, accepts: Callable[[Held], bool] | None) -> Held | None:
@@ -291,12 +296,10 @@ class Link:
         """The session whose batch this trainer waits for."""
         return self.sessions[self.member.trainer.awaited or 0]
 
-    def _send_soon(self, held: Held) -> None:
+    def _send(self, held: Held) -> None:
         """Send what is due after a batch was taken; an exception, such as Ctrl-C, puts it back."""
         try:
-            with self.lock:  # the lazy thread asks, too, and sends what can wait for a moment
-                if self.member.trainer.any_due:
-                    self.wire.exchange()
+            self.wire.exchange()
         except BaseException:
             self.untake(held)
             raise

@@ -50,9 +50,8 @@ class Waits:
         ``about``: the session whose answer is missing, where that is not the first.
         """
         wire, member, over = self._wire, self._member, False
-        refused = member.refused
+        refused, slept_s = member.refused, wire.clock.slept_s
         now = self.looked_at = started = wire.clock() if started is None else started
-        slept_s = wire.clock.slept_s
         while True:
             with wire.lock:
                 news = wire.news

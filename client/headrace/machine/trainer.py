@@ -60,8 +60,8 @@ class Held:
     payload: Any = field(default=None, init=False)  # of its commit, until that is answered
 
     def __del__(self) -> None:
-        if (release := getattr(self, "release", None)) is not None:
-            release()  # its bytes were not read
+        if self.release is not None:
+            self.release()  # its bytes were not read
 
     @property
     def turn(self) -> Turn:

@@ -19,12 +19,12 @@ from tests.bench import opcodes
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.  Those of W2
 #: vary most: its trainer waits for each batch, or for hardly any.
 REACHED = {
-    "W1": (4300, 129, 2400, 66),
+    "W1": (4360, 130, 2320, 64),
     "W2": (7680, 182, 3290, 88),
-    "W4 arrival 0": (6880, 171, 4270, 114),
-    "W4 arrival 1": (6180, 147, 4230, 114),
-    "W4 lanes 2": (5740, 139, 3980, 106),
-    "W4 lanes 8": (4370, 104, 3180, 87),
+    "W4 arrival 0": (6930, 172, 4080, 110),
+    "W4 arrival 1": (6190, 148, 4030, 109),
+    "W4 lanes 2": (5780, 140, 3830, 102),
+    "W4 lanes 8": (4400, 105, 3050, 83),
 }
 #: Which messages share a wake of the owner differs a little between runs.
 TOLERANCE = 1.05
