@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, NUMPY_OF
 from headrace_proto.errors import ProtocolError
-from headrace_proto.record import record
 
 from ..connection.state_block import strings_of
 from ..framework import NUMPY
 from .segments import SegmentBatch
 
 
-@record
-class LaneStates:
+class LaneStates(NamedTuple):
     """The states of a partition's lanes after the last saved batch.
 
     Each is the object that was saved, on its device, so the trainer must not write to it

@@ -31,6 +31,7 @@ from headrace_proto.errors import (
     from_code,
 )
 from headrace_proto.segment_layout import SegmentLayout, State
+from headrace_proto.step_messages import made
 
 from ..connection.batch_memory import BatchGone
 from ..connection.link import Link
@@ -90,8 +91,11 @@ class Saving(TakenBatches):
 
     def accepts(self, held: Held) -> bool:
         """Return whether the batch before in the same lanes is saved, or its lease has ended."""
-        trainer, partition = self._link.member.trainer, held.given.partition
-        return len(trainer.hands) == len(trainer.ready) or not any(
+        trainer = self._link.member.trainer
+        if len(trainer.hands) == len(trainer.ready):
+            return True
+        partition = held.given.partition
+        return not any(
             one.taken and not one.stale and one.given.partition == partition
             for one in trainer.hands.values()
         )
@@ -219,9 +223,8 @@ class Saving(TakenBatches):
                     return None
                 if self.kept:
                     states = _HERE
-                    self._lanes[batch.partition] = LaneStates(
-                        batch.token, saves.lanes, batch._goes_on(), saved.copy()
-                    )
+                    kept = batch.token, saves.lanes, batch._goes_on(), saved.copy()
+                    self._lanes[batch.partition] = made(LaneStates, kept)
                 else:
                     states = States(*upload.finish(saved))
                 counts = self._link.commit(batch.token, states)

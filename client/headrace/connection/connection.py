@@ -110,7 +110,7 @@ class Sleep:
         Return whether there was none at once.  A socket's descriptor reports changes only: read the
         socket before the wait and after it.
         """
-        at_most_s, spins = max(0.0, at_most_s), True
+        spins = True
         for one in self.connections.values():
             if one.more:
                 at_most_s = 0.0

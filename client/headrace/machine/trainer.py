@@ -353,12 +353,13 @@ class Trainer:
         """Commit a batch; return False where it is not in hand, or is known to be stale."""
         if (held := self.hands.get(token)) is None:
             return False
-        if not held.stale:
+        counts = not held.stale
+        if counts:
             held.payload, self.commits[token] = payload, held
             self._owners[self.owner_of[held.given.partition]].commits.append(held)
         del self.hands[token]  # Ctrl-C may come before
         held.shown = None  # it would keep the memory of the batch
-        return not held.stale
+        return counts
 
     def give_back(self, token: Token) -> None:
         """Return a batch: other trainers may get it, and a lone one gets it again."""
