@@ -90,14 +90,11 @@ def _read(file: DataFile, start: int, stop: int) -> bytes:
     data: bytes
     given = {"timeout": _PATIENCE_S} if system.async_impl else {"cache_type": "none"}
     if tagged := _tagged(file):
-        found = None
-        if tagged is _s3_range:
-            found = s3_range(system, path, start, stop, _PATIENCE_S)
+        ours = tagged is _s3_range
+        found = s3_range(system, path, start, stop, _PATIENCE_S) if ours else None
         if found is None:
-            sync, asked = (
-                require("fsspec.asyn", "server", file.path).sync,
-                f"bytes={start}-{stop - 1}",
-            )
+            sync = require("fsspec.asyn", "server", file.path).sync
+            asked = f"bytes={start}-{stop - 1}"
             found = sync(system.loop, tagged, system, path, asked, **given)
         data, tag = found
     else:
