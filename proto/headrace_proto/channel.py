@@ -29,6 +29,7 @@ Frame = bytes | memoryview
 
 _COUNT = struct.Struct("<I")
 _ONE = struct.Struct("<IQ")  # the head of a message of one frame
+_ONE_BYTES = _ONE.size
 _READ_BYTES = 1 << 18
 #: Maximum reads from one channel before the others get their turn.
 _MOST_READS = 16
@@ -180,7 +181,7 @@ class Channel:
     def _cut(self, got: memoryview, messages: list[list[bytes]]) -> int:
         """Cut off the whole messages; return where the rest begins."""
         at, end, most = 0, len(got), self._most_bytes
-        while (body := at + _ONE.size) <= end:  # as most messages are: of one frame, and whole
+        while (body := at + _ONE_BYTES) <= end:  # as most messages are: of one frame, and whole
             count, length = _ONE.unpack_from(got, at)
             if count != 1 or length > end - body or length > most:
                 break

@@ -84,8 +84,8 @@ class Spin:
         It is called without sleep for as long as the budget allows, if a message is expected to
         come at all.  With ``at_most_s=0`` it does not wait.
         """
-        if at_most_s <= 0:
-            return poll(0.0)
+        if at_most_s <= 0 or not self._allowed:
+            return poll(max(0.0, at_most_s))
         began = now = clock()
         budget_s = self.budget_s(began)
         if not expects:

@@ -251,11 +251,13 @@ class Link:
         """Wait for the next batch, which may be at the connection already."""
         meter, slept, looks, now = self.member.meter, self.wire.slept, 0, self.clock()
         meter.spends("blocked", now)
+        trainer = self.member.trainer
+        trainer.waits = True
 
         def taken() -> Held | None:
             nonlocal looks
             looks += 1
-            held = self._next(accepts)
+            held = self._next(accepts) if trainer.ready or trainer.torn else None
             if held is None:
                 if none_yet is not None:
                     none_yet()
@@ -274,10 +276,10 @@ class Link:
         prefetch = self._prefetch
         if prefetch.auto and self.wire.slept != slept and prefetch.waits(self.session.welcome):
             with self.lock:
-                self.member.trainer.set_prefetch(prefetch.batches)
+                trainer.set_prefetch(prefetch.batches)
         if held is not None and looks == 1:  # no message was sent meanwhile
             with self.lock:
-                due = self.member.trainer.any_due
+                due = trainer.any_due
             if due:
                 self._send(held)
         return held

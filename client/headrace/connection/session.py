@@ -415,23 +415,21 @@ class Session:
             if self._greeting is None:
                 self._greeting = self._hello()
             return [self._greeting]
-        assert self.welcome is not None
-        number, trainer = self.welcome.session, self.member.trainer
-        messages: list[Said] = []
         # ``due`` asks for what is wanted, too
-        due_in_s = 0.0 if trainer.due(self.number) else self.due_in(now)
-        if due_in_s <= 0:
-            messages = self._steps(number, now)
-            if self.requests.unsent:
-                messages += self.requests.due(number)
-            self._said += len(messages)
-            heartbeat_s = self.welcome.heartbeat_s
-            due_in_s = self._said_at + heartbeat_s - now
-            if due_in_s <= 0:
-                self._said_at, due_in_s = now, heartbeat_s
-                messages.append((self._renew(number, now), []))
-                self._said += 1
-        self.due_at = now + due_in_s
+        if not self.member.trainer.due(self.number) and (due_in_s := self.due_in(now)) > 0:
+            self.due_at = now + due_in_s
+            return []
+        welcome = self.welcome
+        assert welcome is not None
+        messages = self._steps(welcome.session, now)
+        if self.requests.unsent:
+            messages += self.requests.due(welcome.session)
+        self._said += len(messages)
+        self.due_at = self._said_at + welcome.heartbeat_s
+        if self.due_at <= now:
+            self._said_at, self.due_at = now, now + welcome.heartbeat_s
+            messages.append((self._renew(welcome.session, now), []))
+            self._said += 1
         return messages
 
     def _hello(self) -> Said:
@@ -506,17 +504,16 @@ class Session:
             if states is None:
                 tokens.append(token)
                 continue
-            number, frame, block = 0, [], states.block
+            number, block = 0, states.block
             if type(block) is StateBuffer and block.owner is self.buffers:
-                number = FIRST_BUFFER + block.number
-            elif block is not None:  # a state buffer of an older session is used again: copied
-                number, frame = 1, [bytes(block) if type(block) is StateBuffer else block]
+                number, block = FIRST_BUFFER + block.number, None
             # at most one save with a frame goes in a message
-            if len(saves) == _SAVES or (frames and frame):
+            if len(saves) == _SAVES or (frames and block is not None):
                 steps.append((Step(session, saves=saves), frames))
                 saves, frames = [], []
+            if block is not None:  # a state buffer of an older session is used again: copied
+                number, frames = 1, [bytes(block) if type(block) is StateBuffer else block]
             saves.append(made(Save, (token, number, states.columns)))
-            frames += frame
         if commits or released or returned or withdrawn or gets:
             self._stepped_at = now
             fields = session, tokens, released, returned, withdrawn, gets, saves

@@ -50,7 +50,6 @@ class Held:
 
     given: Given
     source: Any  # of its bytes, until it has a block
-    request: int
     release: Callable[[], None] | None = None  # reports that nobody reads its bytes in memory
     # these are set later
     block: Any = field(default=None, init=False)  # of one that was taken and put back
@@ -311,12 +310,13 @@ class Trainer:
         self.waits = False
         if accepts is not None and not accepts(held):
             return None
-        self._last = held.request
-        del self.ready[self._last]
+        self._last = request
+        del self.ready[request]
         self._flying -= 1
         self._taken = held.taken = self._taken + 1
-        if self._line and self._line[0][1] == self._last:
-            heapq.heappop(self._line)
+        line = self._line
+        if line and line[0][1] == request:
+            heapq.heappop(line)
         if not self.prefetch and self.rank < 0 and (self.asks or self.ready):
             # Others may wait meanwhile for what the loop has not taken.
             if self.lanes:
@@ -329,8 +329,9 @@ class Trainer:
         """Put a batch back that the loop has not used: it is the next one again."""
         if held.given.token in self.hands:
             held.taken, held.shown = 0, None
-            self.ready = {held.request: held, **self.ready}
-            heapq.heappush(self._line, (held.given.turn_epoch, held.request))
+            given = held.given
+            self.ready = {given.request: held, **self.ready}
+            heapq.heappush(self._line, (given.turn_epoch, given.request))
             self._flying += 1
 
     @property
@@ -366,7 +367,7 @@ class Trainer:
         held = self.hands.pop(token)
         given = held.given
         if not held.taken:
-            del self.ready[held.request]
+            del self.ready[given.request]
             self._flying -= 1
         if not held.stale:
             self._send_back(given)
@@ -385,7 +386,7 @@ class Trainer:
                 continue
             held.stale = True
             if not held.taken:
-                del self.hands[held.given.token], self.ready[held.request]
+                del self.hands[held.given.token], self.ready[held.given.request]
                 self._flying -= 1
 
     def _expect_again(self, held: Held) -> None:
@@ -551,7 +552,7 @@ class Trainer:
                 if held.taken:
                     self.torn = self.rank >= 0
                 else:
-                    del self.hands[token], self.ready[held.request]
+                    del self.hands[token], self.ready[held.given.request]
                     self._flying -= 1
                     self._expect_again(held)
                     self.let_go()
@@ -585,7 +586,7 @@ class Trainer:
 
     def give(self, owner: int, given: Given, source: Any, release: Any = None) -> bool:
         """Take a batch; return False where it is returned at once."""
-        held = Held(given, source, given.request, release)
+        held = Held(given, source, release)
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
         cell, lined = self._answered(request)
         if cell is None:
