@@ -21,7 +21,7 @@ __all__ = ["EARLIER", "EARLIER_COMMIT", "REQUIREMENTS", "Absent", "Environments"
 REQUIREMENTS = {
     "Grain": ("grain==0.2.18",),
     "Reverb": ("dm-reverb[tensorflow]==0.14.0",),
-    "TransferQueue": ("TransferQueue==0.1.11",),
+    "TransferQueue": ("torch==2.13.0", "TransferQueue==0.1.11"),
 }
 #: How the names of contestants begin that run an earlier headrace: the last before features were
 #: deleted and the dispatch was rebuilt, so a step back in speed shows.

@@ -138,6 +138,48 @@ def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tm
             assert len(main.result(PATIENCE_S)) == 161
 
 
+def test_a_failed_feed_holds_no_file_and_goes_on_without_what_it_lost(tmp_path: Path):
+    """It cuts sequences before they end, so one is open, and partly trained, when it fails."""
+    broken, x = tmp_path / "broken", np.zeros(EXAMPLE // 4, np.float32)
+
+    def check(sequences: dict[str, Any], context: object) -> dict[str, Any]:
+        if broken.exists():
+            raise ValueError("this function is broken")
+        return sequences
+
+    extra = segments(optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE // 4)
+    made = {"x": hs.fixed("float32", x.shape)}
+    feeds = {"main": plain(live(max_backlog=MOST)), "extra": extra.map_segments(check, schema=made)}
+    given: dict[str, Any] = {"state_dir": tmp_path / "state"}
+    with hs.run(feeds, **given) as server, produce(server) as out, ThreadPoolExecutor(1) as pool:
+        main = pool.submit(train, server, "main", 320)
+        out.open("-1", {"key": "-1"}).extend({"x": x})
+        out.flush()
+        assert train(server, "extra", most=1) == [-1]
+        broken.touch()
+        push(out, range(1))
+        with pytest.raises(headrace.DataError, match="this function is broken"):
+            train(server, "extra")
+        push(out, range(1, 160))
+        assert eventually(lambda: lost(server) > 0)
+        before = lost(server)
+        kill_worker(server)
+        push(out, range(160, 320))
+        assert eventually(lambda: lost(server) > before)
+        broken.unlink()
+        assert main.result(PATIENCE_S) == [*range(320)]
+    with hs.run(feeds, **given) as server, produce(server) as out:
+        still = out.open("-1", {"key": "-1"})
+        still.extend({"x": x})
+        still.end()
+        push(out, range(320, 330))
+        out.close_log()
+        late = train(server, "extra")
+        assert late[-10:] == [*range(320, 330)] and -1 not in late
+        assert len({*late}) == len(late) == 331 - lost(server)
+        assert train(server, "main") == [-1, *range(320, 330)]
+
+
 def test_feeds_of_one_log_may_differ_in_whether_they_are_required():
     with pytest.raises(TypeError, match="required=1 is an int; it is True or False"):
         live(required=1)

@@ -944,6 +944,11 @@ class Pipeline:
             raise ValueError(
                 "map_segments() is called twice: call it once, with a function that does both"
             )
+        if self._source.logs and schema is None:
+            raise ValueError(
+                "a log (hs.live) may be empty when it is opened, so no first segment shows what "
+                ".map_segments() makes: declare it by map_segments(…, schema=…)"
+            )
         wire: Any = schema  # since it was checked
         for name, _, dims in wire or ():
             block_name("a name in schema", "sequences", name)

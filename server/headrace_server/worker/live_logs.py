@@ -17,7 +17,8 @@ items meanwhile.
 Retention passes a feed by that is not required.  It loses sequences that are open or that it has
 not read; those whose end it has read stay until they are trained, so that it reads them again in a
 later life.  Then ``views.json`` has these sequences, too, and how many the feed has lost; it is on
-the disk before the feed reads on.
+the disk before the feed reads on.  A feed that has failed is passed by at once, whatever its
+journal has; a later life of it goes on from ``views.json``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from ..journal.snapshots import PART
 from ..logs.ledger import Ledger, LogOptions
 from ..logs.log import Log
 from ..logs.log_files import LogFiles
-from ..logs.records import Close, Kind
+from ..logs.records import NEVER, Close, Kind
 from ..logs.words import Answer, Denied
 from ..pipeline.declaration import Plain, Source
 from ..process.config import MOST_FOUND, FeedConfig, RunConfig
@@ -67,6 +68,8 @@ _SAVE_S = 1.0
 _FILE_BYTES = 64 << 20, 8 << 20
 #: Records that are read at once for a feed, most of which may be of sequences that it refuses.
 _MOST_READ = 4096
+#: The first step that a feed needs of a sequence of which it gets no more: one that is not there.
+_LOST = NEVER - 1
 #: A snapshot's name among the views.
 _HOLD = "snapshot "
 
@@ -131,7 +134,11 @@ class LiveLog:
             if not feed.logs[self._path.parent.name].options.get("required", True):
                 optional.add(name)
             if feed.declaration.live:
-                seen, floors[name] = needs.get(feed.name, (-1, {}))
+                stored, needed = needs.get(feed.name, (-1, {}))
+                if lost and seen > stored:  # it had failed when it was passed by
+                    kept, stored = {*(pending or ())}, seen
+                    needed = {of: at if of in kept else _LOST for of, at in needed.items()}
+                seen, floors[name] = stored, needed
                 self.readings[feed.name] = Growing(self, feed.name, name, sum(lost))
             else:
                 begun = seen if pending is None else -1
@@ -194,15 +201,16 @@ class LiveLog:
             self.ledger.attach(name, seen, floors, reads=False)
             self._save_views()
 
-    def pass_by(self) -> None:
+    def pass_by(self, failed: Collection[str]) -> None:
         """Let retention pass feeds by that are not required, as far as that is due."""
         with self.lock:
             ledger = self.ledger
-            for reading in self.readings.values():
+            for feed, reading in self.readings.items():
                 view, upto = ledger.views[reading.view], ledger.taken
-                late = not view.required and max(view.seen, reading.overdue) < upto
+                noted = view.seen if feed in failed else max(view.seen, reading.overdue)
+                late = not view.required and noted < upto
                 if late and self.log.unread(reading.view, upto) is not None:
-                    reading.pass_by(upto)
+                    reading.pass_by(upto, feed in failed)
 
     def passed(
         self, reading: Reading | Growing, upto: int, unread: int, kept: Collection[int]
@@ -294,7 +302,7 @@ class Reading:
         self.ends += [end for end, _ in ends]
         self.sequences += [of for _, of in ends]
 
-    def pass_by(self, upto: int) -> None:
+    def pass_by(self, upto: int, failed: bool) -> None:
         """Lose what retention takes up to a position."""
         unread = self.of.log.unread(self.view, upto) or 0
         self.of.passed(self, upto, unread, {*self.sequences})
@@ -371,13 +379,20 @@ class Growing:
     def recall(self, pending: Iterable[int]) -> None:
         """Do nothing: the machine of the feed knows which sequences are pending."""
 
-    def pass_by(self, upto: int) -> None:
-        """Note what retention takes: the machine goes on after it, between two steps."""
+    def pass_by(self, upto: int, failed: bool) -> None:
+        """Note what retention takes: the machine goes on after it, between two steps.
+
+        That of a feed that has failed takes no step any more.
+        """
         self.overdue = upto
+        if failed:
+            self.skip(upto)
+            self._pass_skipped()
 
     def skip(self, upto: int) -> None:
         with self.of.lock:
-            self.skipped, self.unread = upto, self.of.log.unread(self.view, upto) or 0
+            self.skipped = upto
+            self.unread += self.of.log.unread(self.view, upto) or 0
             view = self.of.ledger.views[self.view]
             view.read = max(view.read, upto)
 
@@ -409,8 +424,9 @@ class Growing:
 
     def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
         with self.of.lock:
-            q = self.of.ledger.standing(of)
-            if q is None:
+            ledger = self.of.ledger
+            q, floors = ledger.standing(of), ledger.views[self.view].floors
+            if q is None or floors[ledger.sequences.row[of]] == NEVER:
                 return None
             steps = max((one.upto for one in q.extents if one.position <= seen), default=0)
             closed = q.closed_at <= seen
@@ -436,9 +452,12 @@ class Growing:
         with self.of.changing() as ledger:
             view = ledger.views[self.view]
             if 0 <= self.skipped <= seen:
-                self.of.passed(self, self.skipped, self.unread, ())
-                self.skipped = -1
+                self._pass_skipped()
             ledger.release(self.view, min(seen, view.read), floors, done)
+
+    def _pass_skipped(self) -> None:
+        self.of.passed(self, self.skipped, self.unread, ())
+        self.skipped, self.unread = -1, 0
 
     @property
     def ends(self) -> Sequence[int]:
@@ -506,10 +525,10 @@ class LiveLogs:
             opened[name, partition] = log
         self._logs |= opened
 
-    def pass_by(self) -> None:
-        """Let retention pass feeds by that are not required."""
+    def pass_by(self, failed: Collection[str]) -> None:
+        """Let retention pass feeds by that are not required; some have failed."""
         for log in self._logs.values():
-            log.pass_by()
+            log.pass_by(failed)
 
     def flush(self) -> None:
         """Write what has come in all partitions."""

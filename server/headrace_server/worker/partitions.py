@@ -166,7 +166,7 @@ class Partitions:
 
     def _pass_by(self) -> None:
         """Let retention pass feeds by that are not required, between two steps."""
-        self.logs.pass_by()
+        self.logs.pass_by([name for name, feed in self.feeds.items() if feed.failure is not None])
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
                 if not feed.desk.recovering and part.run.pass_by():
@@ -401,14 +401,17 @@ class Partitions:
         """Note the status of all partitions, which people may ask for while one of them works."""
         began = time.monotonic()
         for feed in self.feeds.values():
-            for part in feed.partitions.values() if feed.serves else ():
+            for part in feed.partitions.values():
+                logs = self._config.feed(feed.name).logs
+                log = {"log": self.logs.status(feed.name, part.number)} if logs else {}
+                if not feed.serves:
+                    part.status = {**part.status, **log}
+                    continue
                 if part.run.machine.finished and not part.done:
                     self._note_end(part)
                 if part.earlier:
                     part.earlier &= part.run.machine.chunks()
-                status = part.run.status()
-                if part.run.intake.bound:
-                    status["log"] = self.logs.status(feed.name, part.number)
+                status = {**part.run.status(), **log}
                 status["partitions"][0]["number"] = part.run.machine.next_turn(ANYONE)[1]
                 part.status = status
                 if not part.journal.in_memory:
