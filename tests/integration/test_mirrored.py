@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,19 @@ def workers(server: hs.Server, *more: str) -> Iterator[list[Process]]:
 
 
 def trained(server: hs.Server) -> list[dict[str, Any]]:
-    """Return the reports of two workers at their end."""
-    with workers(server) as both:
-        said = [worker.wait_for("trained", TRAINING_PATIENCE_S) for worker in both]
+    """Return the reports of two workers at their end.
+
+    If one ends early, its output is the error: the other would wait for it for minutes.
+    """
+    with workers(server) as both, ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(worker.wait_for, "trained", TRAINING_PATIENCE_S) for worker in both]
+        for end in as_completed(ends):
+            if end.exception() is not None:
+                for worker in both:
+                    worker.kill()
+            end.result()
         assert [worker.finish() for worker in both] == [0, 0]
-    return said
+    return [end.result() for end in ends]
 
 
 def test_two_workers_take_equal_steps_and_end_with_equal_weights():

@@ -13,7 +13,7 @@ from tests.world import bugs, live_bugs, live_feed, log_bugs, logs, worlds
 
 CHECKS = {"desk": worlds.check, "log": logs.check, "live": live_feed.check_live}
 BUGS = {"desk": bugs, "log": log_bugs, "live": live_bugs}
-_WORLDS = {"desk": 120, "log": 80, "live": 50}
+_WORLDS = {"desk": 60, "log": 40, "live": 20}
 _PART = 10
 #: Each of these broke a law once, and no other test has what it needs.
 _FOUND = {
