@@ -1,7 +1,6 @@
 """The number of copies of each row: Poisson, by chance that depends on its ordinal alone.
 
-    rates ─► poisson() ─► counts ─► repeat_rows()    which rows, copies of a row side by side
-                                └─► copy_ordinals()  a key of its own for each copy's chance
+    rates ─► poisson() ─► counts ─► copy_ordinals()  a key of its own for each copy's chance
 
 A row with a rate below 10 takes one draw: a uniform is compared with the summed probabilities.
 From 10 on the rate is split evenly over draws of at most 9, and the row's count is their sum, which
@@ -43,7 +42,11 @@ def poisson(
             "and at most 2**52"
         )
     if rates.sum() > 2 * MAX_COPIES:  # neither the draws nor the copies would fit in memory
-        raise _too_many(rates, MAX_COPIES)
+        row = int(rates.argmax())
+        raise ValueError(
+            f"{rates.sum():.0f} copies of {len(rates)} rows are more than {MAX_COPIES} at once; "
+            f"row {row} alone has {rates[row]:.0f}: lower its rate"
+        )
     sub_seed = chance.derive(seed, chance.COPIES, stage)
     if not (rates >= _LARGE).any():
         return _inverted(rates, chance.uniform(sub_seed, chance.COPIES, epoch, ordinals))
@@ -73,21 +76,6 @@ def _inverted(rates: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         active, rates, drawn = active[on], rates[on], drawn[on]
         term, reached = term[on], reached[on]
     return counts
-
-
-def repeat_rows(counts: np.ndarray, limit: int = MAX_COPIES) -> np.ndarray:
-    """Return row numbers, each repeated by its count, copies side by side."""
-    if counts.sum(dtype=np.float64) > limit:  # a sum in int64 could wrap around
-        raise _too_many(counts, limit)
-    return np.repeat(np.arange(len(counts)), counts)
-
-
-def _too_many(counts: np.ndarray, limit: int) -> ValueError:
-    row = int(counts.argmax())
-    return ValueError(
-        f"{counts.sum(dtype=np.float64):.0f} copies of {len(counts)} rows are more than {limit} "
-        f"at once; row {row} alone has {counts[row]:.0f}: lower its rate"
-    )
 
 
 def copy_ordinals(ordinals: np.ndarray, counts: np.ndarray, stage: int) -> np.ndarray:
