@@ -631,11 +631,6 @@ class Feed:
         return self._hands.explicit
 
     @property
-    def _of_segments(self) -> bool:
-        """Whether batches are of segments."""
-        return self._segments is not None
-
-    @property
     def _states_are_saved(self) -> bool:
         """Whether it has states, and those of all batches in hand are saved."""
         hands = self._hands

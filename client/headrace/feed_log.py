@@ -10,32 +10,22 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from headrace_proto.layout import array_at
 
 Numbers = dict[str, float]
 
 
-class Logged(Protocol):
-    """The feed, as its log sees it."""
-
-    def _readings(self) -> tuple[float, float, int]:
-        """Return the time, how long the trainer has waited, and the batches it has not taken."""
-
-    def _width(self, batch: Any) -> int:
-        """Return the number of steps that the rows of a batch are padded to; 0: not known."""
-
-
 class FeedLog:
     """Numbers of the batches since it was last asked."""
 
     def __init__(
-        self, feed: Logged, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
+        self, feed: Any, send: Callable[[Numbers, int], object] | None, every_s: float = 0.0
     ) -> None:
         """``send`` takes the numbers and how many batches there were; None: an adapter asks."""
         # weak: the feed has this log, and a cycle would keep it open
-        self._feed: Logged = weakref.proxy(feed)
+        self._feed: Any = weakref.proxy(feed)
         self._send, self._every_s = send, every_s
         self.asked = send is None
         self._batches = 0

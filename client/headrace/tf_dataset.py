@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,35 +33,10 @@ from .batches.segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 from .batches.taken import DatasetRun
 
 
-class Source(Protocol):
-    """The feed, as its datasets see it."""
-
-    @property
-    def schema(self) -> Mapping[str, Field]: ...
-    @property
-    def facts(self) -> Mapping[str, Field]: ...
-
-    _layout: dict[str, Field]  # of a batch in memory
-
-    @property
-    def _by_name(self) -> bool:
-        """Whether batches are committed by name."""
-
-    @property
-    def _of_segments(self) -> bool:
-        """Whether its batches are of segments."""
-
-    def _begin_run(self, run: DatasetRun) -> Iterator[Any]:
-        """Begin an iteration where others stopped; return its batches."""
-
-    def _next_of(self, run: DatasetRun, batches: Iterator[Any]) -> Any:
-        """Return the next batch of an iteration."""
-
-
 class Runs:
     """The iterations over one dataset of a feed, from threads of TensorFlow."""
 
-    def __init__(self, feed: Source) -> None:
+    def __init__(self, feed: Any) -> None:
         self._feed = feed
         self._runs: dict[int, tuple[DatasetRun, Iterator[Any]]] = {}
         self._numbers = itertools.count()
@@ -92,13 +67,14 @@ class Runs:
                 yield batch
 
 
-def dataset(feed: Source, facts: Sequence[str], tokens: bool = False) -> Any:
+def dataset(feed: Any, facts: Sequence[str], tokens: bool = False) -> Any:
     """Return a ``tf.data.Dataset`` of the rest of a feed.
 
     It gets arrays, not tensors: TensorFlow takes aligned arrays without a copy, but converts
     tensors to arrays first.
     """
-    form = _of_segments(feed) if feed._of_segments else _of_rows(feed, facts, tokens)
+    segmented = feed._segments is not None
+    form = _of_segments(feed) if segmented else _of_rows(feed, facts, tokens)
     spec, arrays = form.spec, form.arrays
     dtypes = [one.dtype for one in tf.nest.flatten(spec)]
     iterations = Runs(feed)
@@ -133,9 +109,7 @@ def dataset(feed: Source, facts: Sequence[str], tokens: bool = False) -> Any:
 class _FeedDataset(tf.data.Dataset):  # type: ignore[misc]
     """A dataset in a graph, over which Python iterates without it."""
 
-    def __init__(
-        self, graph: Any, feed: Source, element: Callable[[Batch], dict[str, Any]]
-    ) -> None:
+    def __init__(self, graph: Any, feed: Any, element: Callable[[Batch], dict[str, Any]]) -> None:
         self._in_graph, self._feed, self._element = graph, feed, element
         super().__init__(tf.data.experimental.to_variant(graph))
 
@@ -233,7 +207,7 @@ def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:
     }
 
 
-def _of_rows(feed: Source, facts: Sequence[str], tokens: bool) -> Elements:
+def _of_rows(feed: Any, facts: Sequence[str], tokens: bool) -> Elements:
     flat = [*feed.schema]
     layout = feed._layout
     offsets = [OFFSETS + name for name, field in feed.schema.items() if field.ragged]
@@ -255,7 +229,7 @@ def _of_rows(feed: Source, facts: Sequence[str], tokens: bool) -> Elements:
     return Elements(spec, arrays, tensors, bool(offsets))
 
 
-def _of_segments(feed: Source) -> Elements:
+def _of_segments(feed: Any) -> Elements:
     layout = feed.facts
     rows = layout["length"].shape[0]
     facts = {name: layout[name] for name in SEGMENT_FACTS if name in layout}
