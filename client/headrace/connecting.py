@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_proto import limits
 from headrace_proto.address import check_addresses, feed_on_ray
+from headrace_proto.credentials import load_keys
 from headrace_proto.errors import one_line
-from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
@@ -130,11 +130,7 @@ def connect(
         directory = RayDirectory(on_ray)
         addresses = directory.find(float(timeout))
         feed = feed or on_ray
-    locked = None if directory is None else directory.keys()
-    if directory is None and (keys is not None or os.environ.get(ENVIRONMENT)):
-        from headrace_proto.credentials import load_keys
-
-        locked = load_keys(keys)
+    locked = load_keys(keys) if directory is None else directory.keys()
     prefetched = Prefetch(prefetch)
     hello = replace(
         NEWCOMER,

@@ -38,7 +38,7 @@ from headrace_proto.credentials import Keys, load_keys
 from headrace_proto.errors import DataError, HeadraceError
 from headrace_proto.handshakes import connecting
 from headrace_proto.interrupts import start
-from headrace_proto.keys import ENVIRONMENT, check_name
+from headrace_proto.keys import check_name
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Pulse, Refused, Unknown
 from headrace_proto.placement import owner_of
 from headrace_proto.schema import Field, schema_from_wire
@@ -586,7 +586,7 @@ def produce(
         raise TypeError(f"log={log!r:.80} is not the name of a log")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r:.80} is not a positive number of seconds")
-    locked = load_keys(keys) if keys is not None or os.environ.get(ENVIRONMENT) else None
+    locked = load_keys(keys)
     hello = wire.Produce(limits.PROTOCOL, __version__, log, name, time.time_ns())
     return Producer([Server(one) for one in addresses], hello, float(timeout), locked)
 

@@ -45,9 +45,11 @@ class Keys:
         socket.curve_secretkey = self.secret.text.encode()
 
 
-def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
-    """Return the keys of a path, or of the environment where that is None."""
+def load_keys(keys: str | os.PathLike[str] | None) -> Keys | None:
+    """Return the keys of a path, or of the environment where that is None; None: it has none."""
     named = os.environ.get(ENVIRONMENT) if keys is None else keys
+    if keys is None and not named:
+        return None
     source = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
     if not isinstance(named, (str, os.PathLike)) or not os.fspath(named):
         raise TypeError(f"{source} is not a path")

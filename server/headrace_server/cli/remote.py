@@ -20,7 +20,6 @@ from headrace_proto.errors import (
     ServerError,
     rewording,
 )
-from headrace_proto.keys import ENVIRONMENT
 
 from ..process.option import Option
 from ..watch.statuses import ServerStatus, described_batches
@@ -44,7 +43,7 @@ KEYS = Option("keys", "path", "keys of a trainer, where the server has keys")
 
 def askers(options: Namespace) -> list[ServerAt]:
     """Return once each server that the options name, with commas between."""
-    keys = load_keys(options.keys) if options.keys or os.environ.get(ENVIRONMENT) else None
+    keys = load_keys(options.keys)
     return [ServerAt(one, keys) for one in check_addresses("--address", options.address)]
 
 

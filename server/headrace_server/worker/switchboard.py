@@ -409,11 +409,7 @@ class Switchboard:
         if feed.desk.recovering:
             self._when_open(feed.name, partial(self._steer, feed, orders, parts))
             return
-        ordered, later, over = (
-            list[ServedPartition](),
-            list[ServedPartition](),
-            list[ServedPartition](),
-        )
+        ordered, later, over = (list[ServedPartition]() for _ in range(3))
         for part in parts:
             if part.run.machine.finished and orders.what[0] == "close":
                 over.append(part)
