@@ -37,6 +37,8 @@ _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
 #: By class, in proportions that a trainer can change.
 SAMPLERS = ("stratified_sample", "stratified_sample_unknown_dist")
 BUCKETS = ("bucket", "bucket_by_sequence_length")
+#: Results of functions of segments whose size varies.
+VARYING = ("pairs", "names")
 
 
 @dataclass(frozen=True)
@@ -1002,8 +1004,16 @@ def _segments(taken: list[_Going], given: dict[str, Any]) -> Batch:
         for name, value in {**_segment(one, given), **lane}.items():
             columns.setdefault(name, []).append(value)
     del columns["@epoch"]
+    after = given.get("map_segments") or {}
     for name, values in columns.items():
-        batch[name] = values if name[0] == "@" else _column(values)
+        of = name.removeprefix("sequences:").removesuffix("_mask")
+        if of not in VARYING:
+            batch[name] = values if name[0] == "@" else _column(values)
+            continue
+        sizes, blank = after.get("pad_to", {}).get(of), after.get("padding_values", {}).get(of, 0)
+        blank = False if name.endswith("_mask") else blank or values[0].dtype.type(0)
+        rule = (sizes, *values[0].shape[1:]), after.get("pad_to_multiple", 1)
+        batch[name] = _padded(values, *rule, b"" if values[0].dtype == object else blank)
     return batch
 
 
@@ -1056,6 +1066,9 @@ def _segment(one: _Going, given: dict[str, Any]) -> Batch:
             del listed[f"sequences:{name}"]
         drawn = _generator(after.get("seed"), -1, row, one.at)
         made = _function(after["fn"])(*parts, *drawn)
+        if after.get("mask"):
+            real = {n: np.ones(len(v), bool) for n, v in made.items() if n in VARYING}
+            made |= {f"{name}_mask": value for name, value in real.items()}
         listed |= {f"sequences:{name}": value for name, value in made.items()}
     for name, value in given["initial_states"].items():
         state = row.example[value] if isinstance(value, str) else np.asarray(value)

@@ -219,7 +219,9 @@ class Feed:
             options = {n: v.pipeline() if isinstance(v, Feed) else v for n, v in given.items()}
             after = options.pop("map_segments", None)
             pipeline = getattr(pipeline, name)(**options)
-            pipeline = pipeline.map_segments(**after) if after else pipeline
+            if after:
+                schema = functions.SCHEMAS.get(after["fn"])
+                pipeline = pipeline.map_segments(**after, schema=schema)
         return pipeline
 
 
@@ -471,7 +473,18 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
         given |= {"padding_values": {next(iter(given["input_sequences"])): -1.5}, "mask": True}
     if chance.random() < 0.3:
         given["map_segments"] = chance.choice(
-            [{"fn": f"{_HERE}:summed"}, {"fn": f"{_HERE}:shaken_steps", "seed": 6}]
+            [
+                {"fn": f"{_HERE}:summed"},
+                {"fn": f"{_HERE}:shaken_steps", "seed": 6},
+                {"fn": f"{_HERE}:found"},
+                {"fn": f"{_HERE}:found", "pad_to": {"pairs": 3, "names": 5}},
+                {
+                    "fn": f"{_HERE}:found",
+                    "pad_to_multiple": 3,
+                    "padding_values": {"pairs": -1.5},
+                    "mask": True,
+                },
+            ]
         )
     return "batch_sequences_with_states", given
 

@@ -131,5 +131,22 @@ def summed(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]
     return {"sum": x.sum(), "text": text, "names": np.full((len(sequences), 2), x[:1])}
 
 
+def found(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Make of a segment as many pairs and names as its first step says."""
+    x = sequences["x"]
+    names = np.array([b"%d" % i * i for i in range(int(x[0]) % 4)], object)
+    return {"pairs": np.full((len(names), 2), x.sum()), "names": names, "sum": x.sum()}
+
+
+#: Schemas of functions of segments, where results vary.
+SCHEMAS = {
+    f"{__name__}:found": {
+        "pairs": hs.sequence("float32", (2,)),
+        "names": hs.sequence("bytes"),
+        "sum": hs.scalar("float32"),
+    }
+}
+
+
 def shaken_steps(sequences: dict[str, Any], context: dict[str, Any], rng: Any) -> dict[str, Any]:
     return {**sequences, "x": sequences["x"] + rng.integers(9, size=2)[:1].astype(np.float32)}

@@ -192,9 +192,9 @@ class Case:
             if not cells:
                 # initial states of the rows that states at a trainer begin with are no one's
                 shape = self.feed.shape
-                if "map_segments" not in shape:
-                    for name, blank in (shape.get("padding_values") or {}).items():
-                        got[f"sequences:{name}"] = got[f"sequences:{name}"] - np.float32(blank)
+                values_of = shape.get("map_segments") or shape
+                for name, blank in (values_of.get("padding_values") or {}).items():
+                    got[f"sequences:{name}"] = got[f"sequences:{name}"] - np.float32(blank)
                 full = [n for n, v in got.items() if n[:5] != "state" and _is_full(v)]
                 if full:
                     return f"empty row {row} has {full}"
@@ -210,7 +210,7 @@ class Case:
                 left_out -= {n for n in left_out if n[:5] != "state"}  # which a row has once
                 want = {n: v for n, v in self.cells[cell].items() if n not in left_out}
                 epochs.add(want.pop("@epoch"))
-                if fault := difference(want, step):
+                if fault := difference(want, _without_padding(step, want)):
                     return f"row {row}: {fault}"
         if epochs and values["@epoch"] not in epochs:
             return f"its epoch is {values['@epoch']}, of its rows {epochs}"
@@ -545,6 +545,12 @@ def _fault_of_packed(row: dict[str, Any], steps: int, blanks: dict[str, Any]) ->
         ):
             return f"{name} has {rest} where nothing is"
     return ""
+
+
+def _without_padding(row: dict[str, Any], want: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with sequences that vary as long as they should be; a batch pads them."""
+    names = [f"sequences:{name}{mask}" for name in reference.VARYING for mask in ("", "_mask")]
+    return row | {n: row[n][: len(want[n])] for n in names if n in row and n in want}
 
 
 def _where(one: Taken) -> str:

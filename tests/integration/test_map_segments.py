@@ -111,6 +111,58 @@ def test_trainers_are_answered_while_a_batch_is_prepared_for_which_none_has_aske
         assert len(train(slow)) == 18 - 2
 
 
+def boxed(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """Give as many boxes as the number of the first frame says: 0 … 3."""
+    number = int(sequences["frames"][0])
+    return {"boxes": np.full((number % 4, 2), number), "names": [b"box"] * (number % 4)}
+
+
+BOXES = {"boxes": hs.sequence("int64", (2,)), "names": hs.sequence("bytes")}
+
+
+@pytest.mark.tf
+def test_boxes_of_a_frame_are_padded_for_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    padding = {"padding_values": {"boxes": -1, "names": "none"}, "mask": True}
+    frames = in_segments(clips(3, 4), num_unroll=1, batch_size=3, order="lanes", initial_states={})
+    frames = frames.map_segments(boxed, schema=BOXES, **padding)
+    with serving(frames) as server, connect(server, framework="tf") as feed:
+        data = feed.as_dataset()
+        assert data.element_spec["sequences"]["boxes"].shape == [None, None, 2]
+        for count, element in enumerate(data):
+            boxes, real = element["sequences"]["boxes"], element["sequences"]["boxes_mask"]
+            assert real.shape == boxes.shape[:2] == (3, count) and bool(tf.reduce_all(real))
+            assert element["sequences"]["names"].numpy().tolist() == [[b"box"] * count] * 3
+        assert count == 3
+
+
+def test_a_result_that_varies_is_padded_and_one_that_does_not_fit_is_a_bad_segment():
+    frames = in_segments(clips(2, 4), num_unroll=1, order="lanes", initial_states={})
+    skip = {"on_bad_example": "skip"}
+    short = frames.map_segments(
+        boxed, schema=BOXES, pad_to={"boxes": 2}, padding_values={"boxes": -1}
+    )
+    feeds = {"shown": frames.map_segments(boxed), "short": short, "skips": short.options(**skip)}
+    with serving(feeds) as server:
+        for name, text in (
+            ("shown", r"shape \[1, 2\], .* declare schema= where sizes vary"),
+            ("short", r"segment 3 of 4: .* \[3, 2\]; pad_to gives room for \[2\]"),
+        ):
+            with (
+                pytest.raises(headrace.DataError, match=text),
+                connect(server, feed=name) as feed,
+            ):
+                list(feed)
+        with connect(server, feed="skips") as feed:
+            found = [(b.sequences["boxes"].tolist(), b.sequences["names"].tolist()) for b in feed]
+        none = [-1, -1]
+        for number, (boxes, names) in enumerate(found[:3]):
+            assert names == [[b"box"] * number] * 2
+            row = [[0 + number] * 2] * number + [none] * (2 - number)
+            assert boxes == [row, [[100 + number] * 2] * number + [none] * (2 - number)]
+        assert found[3:] == [([[none] * 2] * 2, [[], []])]
+
+
 def failing(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
     if sequences["frames"][0] == b"102":
         raise ValueError("no image")

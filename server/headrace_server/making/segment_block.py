@@ -35,6 +35,7 @@ from headrace_proto.segment_layout import PACKED
 
 from ..pipeline.argument_checks import PaddingValues
 from ..reading.columns import Strings, ranges
+from ..shaping.bucket import NO_PADDING, Padding
 from ..shaping.spans import ALL, Spans, joined
 from .assemble import as_bytes
 from .pieces import pieces_of, write_sequence
@@ -46,7 +47,9 @@ Result = Mapping[str, np.ndarray] | None
 #: Gives the sequences of each segment of a batch, by name, or None for a bad one.
 Results = Callable[[Spans, Mapping[int, Offer]], Iterable[tuple[int, Result]]]
 
-_Counts = tuple[int, int, int, int]  # rows, starts, states, most examples of a row
+_Shape = tuple[int, ...]
+#: Rows, starts, states, most examples of a row; shapes of the sequences that vary.
+_Counts = tuple[int, int, int, int, tuple[_Shape, ...]]
 
 #: Columns of lanes, which have values for the empty rows of a rank's block, too.
 _OF_BLOCK = ("@lane", "@starts")
@@ -113,12 +116,19 @@ class BlockLayout:
         masks: Collection[str],
         values: PaddingValues,
         results: Results | None = None,
+        padding: Padding = NO_PADDING,
     ) -> None:
         """``masks``: sequences with a mask of their real steps.  ``values``: paddings of sequences.
 
-        With ``results`` a function makes all sequences, and none is copied.
+        With ``results`` a function makes all sequences, and none is copied.  ``padding``: of those
+        that vary.
         """
-        self.results, self.packed = results, geometry.cut.packed
+        self.results, self.packed, self.padding = results, geometry.cut.packed, padding
+        made = [n for n in fields if n.startswith(_SEQUENCE)] if results else []
+        #: The sequences that vary, each with its number.
+        self.varying = {n: i for i, n in enumerate(n for n in made if None in fields[n].shape[1:])}
+        #: Whether places of columns depend on the results of a batch.
+        self.sized = bool(self.varying) or any(fields[n].dtype == BYTES for n in made)
         self.fields = dict(fields)
         self.geometry = geometry
         self.numbers = [n for n, f in fields.items() if f.dtype != BYTES]
@@ -136,7 +146,7 @@ class BlockLayout:
         #: others are copied piece by piece.
         self.gathered, self.row_bytes = dict[str, tuple[np.dtype, tuple[int, ...]]](), 0
         for name in () if self.packed or results else columns:
-            shape, dtype = self._inner(name, 1), numpy_dtype(fields[name].dtype)
+            shape, dtype = self.inner(name, 1), numpy_dtype(fields[name].dtype)
             if 0 < prod(shape) * dtype.itemsize <= LONG_ROW:
                 self.gathered[name] = dtype, shape[1:]
                 self.row_bytes += prod(shape) * dtype.itemsize
@@ -151,7 +161,7 @@ class BlockLayout:
         self.texts = dict(_named(self.strings, _SEQUENCE))  # sequences of strings
         #: By column: its strings in a row without an example.
         self.blanks = {
-            n: [as_bytes(values.get(n.removeprefix(_SEQUENCE)))] * prod(self._inner(n, 1))
+            n: [as_bytes(values.get(n.removeprefix(_SEQUENCE)))] * prod(self.inner(n, 1))
             for n in self.strings
         }
         #: Places by the counts of rows, starts, states and examples of a row, and the bytes of
@@ -164,7 +174,7 @@ class BlockLayout:
         numbers = self.placed_numbers(counts)
         placed, strings, end = dict(numbers.slots), list[ColumnPlace](), numbers.end
         for name, nbytes in zip(self.strings, texts, strict=True):
-            shape = self._rows(name, counts), *self._inner(name, counts[3])
+            shape = self._rows(name, counts), *self.inner(name, *counts[3:])
             placed[name] = ColumnPlace(BYTES, shape, end, nbytes)
             strings.append(placed[name])
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -172,7 +182,7 @@ class BlockLayout:
 
     def _of_numbers(self, counts: _Counts) -> _Numbers:
         """Return where the numeric columns of batches with these counts lie."""
-        shapes = {n: (self._rows(n, counts), *self._inner(n, counts[3])) for n in self.numbers}
+        shapes = {n: (self._rows(n, counts), *self.inner(n, *counts[3:])) for n in self.numbers}
         specs = {n: (self.fields[n].dtype, shape) for n, shape in shapes.items()}
         return _Numbers(specs, self._heads)
 
@@ -183,8 +193,24 @@ class BlockLayout:
             return counts[1]
         return counts[2] if name.startswith(_STATE) else counts[0]
 
-    def _inner(self, name: str, examples: int) -> tuple[int, ...]:
+    def inner(self, name: str, examples: int, sizes: Sequence[_Shape] = ()) -> _Shape:
+        """Return the shape of a row of a column."""
+        if sizes and name in self.varying:
+            return sizes[self.varying[name]]
         return tuple(examples if d is None else d for d in self.fields[name].shape[1:])
+
+    def sizes(self, results: Iterable[tuple[int, Result]]) -> tuple[_Shape, ...]:
+        """Return the padded shape of each sequence that varies, in the batch of these results."""
+        found = []
+        for name in self.varying:
+            field = Field("bool", self.fields[name].shape[1:])
+            of, varying = name.removeprefix(_SEQUENCE), field.ragged_dims
+            shapes = [result[of].shape for _, result in results if result is not None]
+            blank = tuple(dim or 0 for dim in field.shape)
+            largest = [max(dims) for dims in zip(blank, *shapes, strict=True)]
+            sizes = self.padding.shape(of, field.shape[:varying], largest[:varying], 0)
+            found.append((*sizes, *largest[varying:]))
+        return tuple(found)
 
 
 def _named(names: Iterable[str], prefix: str) -> list[tuple[str, str]]:
@@ -239,7 +265,7 @@ class Gathered:
             return
         spans, layout, count = self.spans, self.layout, len(self.batches)
         if count > 1:
-            placed = layout.placed_numbers((self.rows, 0, 0, 1))
+            placed = layout.placed_numbers((self.rows, 0, 0, 1, ()))
             self.heads = np.zeros((count, placed.head), np.uint8)
             columns = placed.of_heads((count,), buffer=self.heads)
         self.columns = columns
@@ -373,13 +399,13 @@ class Gathered:
 
     # Strings
 
-    def texts(self, name: str, number: int, results: Iterable[tuple[int, Result]]) -> list[bytes]:
+    def texts(self, name: str, number: int) -> list[bytes]:
         """Return the strings of a column of one of the batches, in C order."""
         found = self._texts.get(name)
         if found is None:
             blank, source = self.layout.blanks[name], self.layout.texts.get(name)
             if source is not None:
-                found = self._of_steps(source, blank, results)
+                found = self._of_steps(source, blank)
             else:
                 found = self._of_examples(name, blank)
             self._texts[name] = found
@@ -399,20 +425,12 @@ class Gathered:
         texts: list[bytes] = found.reshape(-1).tolist()
         return texts
 
-    def _of_steps(
-        self, source: str, blank: list[bytes], results: Iterable[tuple[int, Result]]
-    ) -> list[bytes]:
+    def _of_steps(self, source: str, blank: list[bytes]) -> list[bytes]:
         """Return a sequence of strings."""
         count, width = len(self.batches) * self.rows, self.layout.geometry.width
         whole = np.empty(count * len(blank), object)
         whole[:] = blank * count
         places = np.arange(count)[self.spans.places]
-        if self.layout.results is not None:
-            of_rows = whole.reshape(count, len(blank))
-            for row, result in results:
-                if result is not None:
-                    of_rows[places[row]] = result[source].reshape(-1)
-            return whole.tolist()
         steps = whole.reshape(count * width, -1)
         for piece in pieces_of(self.spans, self.layout.geometry, places):
             for offer, of, rows in self.groups:
@@ -436,8 +454,18 @@ class SegmentBlock:
 
     columns: Any = None  # those of numbers by name, once it has its block
 
-    def __init__(self, gathered: Gathered, number: int, extra: StateColumns, states: int) -> None:
-        """``number``: of the batch among those that are gathered together."""
+    def __init__(
+        self,
+        gathered: Gathered,
+        number: int,
+        extra: StateColumns,
+        states: int,
+        results: Iterable[tuple[int, Result]] = (),
+    ) -> None:
+        """``number``: of the batch among those that are gathered together.
+
+        ``results``: of the function of segments, where it was called before.
+        """
         self.batch = batch = gathered.batches[number]
         self._gathered, self._number, self.extra = gathered, number, extra
         self._layout = layout = gathered.layout
@@ -445,13 +473,14 @@ class SegmentBlock:
         self._starts = batch.row_of[batch.starts] if layout.packed else batch.starts
         if batch.size:
             self._starts = places_of_starts(batch)
-        self.results: Iterable[tuple[int, Result]] = ()
-        if layout.results is not None:
+        self.results = results
+        if layout.results is not None and not results:
             self.results = layout.results(batch, gathered.offers)
-            if layout.texts:
-                self.results = list(self.results)
+        if layout.sized:
+            self.results = list(self.results)
+        self._sizes = layout.sizes(self.results)
         self._texts = [*map(self._strings, layout.strings)]
-        counts = gathered.rows, len(self._starts), states, gathered.most
+        counts = gathered.rows, len(self._starts), states, gathered.most, self._sizes
         self._places = places = layout.places(counts, tuple(map(len, self._texts)))
         self.slots, self.nbytes = places.slots, places.nbytes
 
@@ -484,6 +513,8 @@ class SegmentBlock:
             block.data[place.offset : place.offset + place.nbytes] = texts
         if "@starts" in layout.fields:
             columns["@starts"][:] = self._starts
+        for name, made in layout.made if self.batch.size else ():
+            columns[name][...] = layout.padding.values.get(made, 0)
         for name, source in layout.sequences:
             if (steps := gathered.sequences.get(name)) is not None:
                 begin = self._number * gathered.rows
@@ -507,23 +538,31 @@ class SegmentBlock:
 
         It goes on from the last one, at least by one, and until ``goes_on`` returns False.
         """
-        batch, layout, columns = self.batch, self._layout, self.columns
+        layout, columns = self._layout, self.columns
         for row, result in self.results:
-            at = batch.lanes[row] if batch.size else row
+            at = self._place_of(row)
             for name in LENGTHS[1:] if result is None else ():
                 if name in layout.fields:
                     columns[name][at] = 0
             for name, made in layout.made:
-                columns[name][at] = 0 if result is None else result[made]
+                _put(columns[name], at, result, made, layout.padding.values.get(made, 0))
             if not goes_on():
                 return
         self.results = ()
 
+    def _place_of(self, row: int) -> int:
+        return int(self.batch.lanes[row]) if self.batch.size else row
+
     def _strings(self, name: str) -> bytes:
         """Return a column of strings as it is in the block."""
-        column, gathered = self.extra.get(name), self._gathered
+        column, gathered, layout = self.extra.get(name), self._gathered, self._layout
+        if layout.results is not None and (made := layout.texts.get(name)) is not None:
+            blank = as_bytes(layout.padding.values.get(made))
+            column = np.full((gathered.rows, *layout.inner(name, 1, self._sizes)), blank, object)
+            for row, result in self.results:
+                _put(column, self._place_of(row), result, made, blank)
         if column is None:
-            return packed_strings(gathered.texts(name, self._number, self.results))
+            return packed_strings(gathered.texts(name, self._number))
         if isinstance(column, tuple):
             column = column[0][column[1]]
             if self.batch.size:
@@ -531,6 +570,16 @@ class SegmentBlock:
                 whole[gathered.rows_at] = column
                 column = whole
         return packed_strings(column.reshape(-1).tolist())
+
+
+def _put(column: np.ndarray, at: int, result: Result, name: str, blank: object) -> None:
+    """Write a sequence of a result to its row of a column, padded."""
+    if result is not None and result[name].shape == column.shape[1:]:
+        column[at, ...] = result[name]  # also of one element that is a string
+        return
+    column[at] = blank
+    if result is not None:
+        column[at][tuple(map(slice, result[name].shape))] = result[name]
 
 
 def packed_strings(texts: list[bytes]) -> bytes:

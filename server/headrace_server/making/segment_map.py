@@ -3,7 +3,8 @@
     segments ─► windows, as without the function ─► fn(sequences, context[, rng]) ─► the block
 
 It is called while a batch is written, segment by segment, so beside the block no more than one
-result is in memory (of a batch where results have strings, whose sizes decide where columns lie).
+result is in memory.  All of a batch are where they have strings or vary: their sizes decide where
+columns lie.
 While it prepares a batch for which no trainer has asked, it ends after any segment once one asks.
 The same segment gives the same result in every batch and process.
 
@@ -24,10 +25,12 @@ from headrace_proto.errors import DataError, brief, kind_of, rewording
 from headrace_proto.layout import strings_at
 from headrace_proto.schema import Field, schema_from_wire
 
+from ..pipeline.argument_checks import MASK
 from ..pipeline.examples import fitted_array, infer_field, names_fault
 from ..pipeline.segment_options import block_name
 from ..reading.intake import Intake
 from ..reading.row_functions import Draws, RowFunction
+from ..shaping.bucket import Padding
 from ..shaping.spans import Spans
 from .segment_block import LENGTHS, BlockLayout, Gathered, Result, SegmentBlock
 from .segment_cutting import Cutting, Offer
@@ -55,10 +58,25 @@ class SegmentMap:
         self._intake = intake
         self._cut = cutting.geometry.cut
         self._reported: set[tuple[int, int]] = set()  # insertion indices and segments
+        self._hint = ""
         if schema is None:
+            self._hint = "; the first segment showed the result: declare schema= where sizes vary"
             self.fields: Mapping[str, Field] = self._inferred(cutting)
         else:
             self.fields = schema_from_wire(schema)
+        sizes = dict(declared.get("pad_to", {}))
+        #: The sequences of a batch: masks too, and the sizes that are declared.
+        self.made = dict[str, Field]()
+        for name, field in self.fields.items():
+            rest = field.shape[len(sizes.get(name, ())) :]
+            given = zip(sizes.get(name, ()), field.shape, strict=False)
+            shape = (*(dim if size is None else size for size, dim in given), *rest)
+            self.made[name] = Field(field.dtype, shape)
+            if declared.get("mask") and field.ragged_dims:
+                self.made[name + MASK] = Field("bool", shape[: field.ragged_dims])
+                sizes[name + MASK] = sizes.get(name, ())
+        values = declared.get("padding_values", {})
+        self.padding = Padding(declared.get("pad_to_multiple", 1), (), sizes, None, values)
 
     def _inferred(self, cutting: Cutting) -> Mapping[str, Field]:
         """Return the fields that the first segment of the first sound example shows."""
@@ -114,7 +132,7 @@ class SegmentMap:
                 try:
                     result = checked(result)
                 except (ValueError, TypeError, OverflowError) as misfit:
-                    fault = f"gave {misfit}"
+                    fault = f"gave {misfit}{self._hint}"
             if fault:
                 result = None
                 error = DataError(f"{where}: {function.label} {fault}")
@@ -147,7 +165,15 @@ class SegmentMap:
         arrays = {}
         for name, field in self.fields.items():
             with rewording(ValueError, f"sequence {name!r}: ", ValueError):
-                arrays[name] = fitted_array(named[name], field)
+                array = arrays[name] = fitted_array(named[name], field)
+                room = self.padding.sizes.get(name, ())
+                sizes = zip(array.shape, room, strict=False)
+                if any(most is not None and size > most for size, most in sizes):
+                    raise ValueError(
+                        f"has the shape {[*array.shape]}; pad_to gives room for {room}"
+                    )
+            if name + MASK in self.made and name + MASK not in self.fields:
+                arrays[name + MASK] = np.ones(array.shape[: field.ragged_dims], bool)
         return arrays
 
     def _ignore(self, error: DataError, segment: tuple[int, int]) -> None:

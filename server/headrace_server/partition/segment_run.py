@@ -20,8 +20,8 @@ builds its change later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import msgpack
@@ -36,7 +36,7 @@ from headrace_proto.schema import Field
 
 from ..leasing.words import Batch, Order, Token
 from ..making.arena import Block
-from ..making.segment_block import BlockLayout, Gathered, SegmentBlock, places_of_starts
+from ..making.segment_block import BlockLayout, Gathered, Result, SegmentBlock, places_of_starts
 from ..making.segment_cutting import Cutting, Offer
 from ..making.segment_map import SegmentMap
 from ..making.slab import Slab
@@ -71,24 +71,27 @@ class Preparing:
     The machine decides the batch when it is wanted, as if nothing had been prepared, and gives the
     expected one where it is that.  So a wrong guess costs time and changes nothing.  After n wrong
     guesses in a row it makes none for 2**n batches.
+
+    Where results of a function of segments decide where columns lie, they alone are prepared.
     """
 
     def __init__(self, slab: Slab, run: SegmentRun) -> None:
         self._slab = slab
         self._run = run
-        # Strings decide where columns lie in the block: those of states and results must be known.
-        cutting = run.cutting
+        # Strings decide where columns lie in the block: those of states must be known.
+        cutting, self._sized = run.cutting, run.layout.sized
         texts = any(state.field.dtype == BYTES for state in cutting.states)
-        made = run.schema if cutting.map is not None else {}
-        texts_made = any(f.dtype == BYTES for n, f in made.items() if n.startswith("sequences:"))
-        self._possible = (cutting.at_trainer or not texts) and not texts_made
+        self._possible = cutting.at_trainer or not texts or self._sized
         self._ready: tuple[SegmentBlock, Block] | None = None
+        #: A batch, its results so far, and those whose function is still to be called.
+        self._results: tuple[Spans, list[Any], Iterator[Any]] | None = None
+        self.lacks_results = False  # whether the function is to be called for the prepared batch
         self._wrong = 0  # number of wrong guesses in a row
         self._pause = 0  # number of batches without a guess
 
     def prepare(self) -> bool:
         """Write the examples of the expected batch; return whether there was one."""
-        if not self._possible or self._ready is not None or self._pause:
+        if not self._possible or self._ready or self._results or self._pause:
             return False
         run = self._run
         batch = run.machine.expected()
@@ -96,30 +99,51 @@ class Preparing:
             return False
         if run.cutting.at_trainer and np.count_nonzero(batch.first[batch.starts]):
             return False  # they start from states that may still be flushed
+        if self._sized and run.layout.results is not None:
+            self._results = batch, [], iter(run.layout.results(batch, run.held))
+            self.lacks_results = True
+            return True
         written = run._written(batch, ahead=True)
         block = self._slab.lend(written.nbytes)
         if block is None:
             return False
         written.fill_examples(self._slab.memory(block))
-        self._ready = written, block
+        self._ready, self.lacks_results = (written, block), bool(written.results)
         return True
-
-    @property
-    def lacks_results(self) -> bool:
-        return self._ready is not None and bool(self._ready[0].results)
 
     def call(self, goes_on: Callable[[], bool]) -> None:
         """Call the function for segments of the prepared batch."""
-        assert self._ready is not None
-        written, block = self._ready
-        if not self._slab.lends(block):  # it was taken back
-            self._ready = None
-            return
         try:
-            written.fill_results(goes_on)
+            if self._results is not None:
+                _, made, others = self._results
+                for one in others:
+                    made.append(one)
+                    if not goes_on():
+                        return
+                self.lacks_results = False
+            elif self._ready is not None and self._slab.lends(self._ready[1]):
+                self._ready[0].fill_results(goes_on)
+                self.lacks_results = bool(self._ready[0].results)
+            else:  # its block was taken back
+                self._ready, self.lacks_results = None, False
         except DataError:  # it is raised again when the batch is wanted
-            self._slab.give_back(block)
-            self._ready, self._pause = None, 1
+            if self._ready is not None:
+                self._slab.give_back(self._ready[1])
+            self._ready = self._results = None
+            self.lacks_results, self._pause = False, 1
+
+    def results(self, batch: Spans) -> Iterable[tuple[int, Result]]:
+        """Return the results of this batch, if they were prepared."""
+        if self._results is None:
+            return ()
+        (expected, made, others), self._results = self._results, None
+        self._guessed(expected is batch)
+        return chain(made, others) if expected is batch else ()
+
+    def _guessed(self, right: bool) -> None:
+        self.lacks_results = False
+        self._wrong = 0 if right else min(self._wrong + 1, _MOST_WRONG)
+        self._pause = 0 if right else 2**self._wrong
 
     def take(self, batch: Spans) -> tuple[SegmentBlock, Block] | None:
         """Return the prepared batch and its block if it is this one; else None.
@@ -130,12 +154,10 @@ class Preparing:
             self._pause = max(0, self._pause - 1)
             return None
         (written, block), self._ready = self._ready, None
+        self._guessed(written.batch is batch)
         if written.batch is batch:
-            self._wrong = 0
             return (written, block) if self._slab.use(block) else None
         self._slab.give_back(block)
-        self._wrong = min(self._wrong + 1, _MOST_WRONG)
-        self._pause = 2**self._wrong
         return None
 
 
@@ -152,15 +174,17 @@ class SegmentRun(Run):
         masks = [name + MASK for name in cutting.sequences if cutting.masked]
         padding = cutting.padding_values
         packed = cutting.packed
-        self._layout = BlockLayout(fields, cutting.geometry, masks, padding)
+        self.layout = BlockLayout(fields, cutting.geometry, masks, padding)
         if cutting.map is not None:
             self.calls = True
-            segment_map = SegmentMap(cutting, self._layout, intake)
+            segment_map = SegmentMap(cutting, self.layout, intake)
             made = {n: f for n, f in fields.items() if not n.startswith("sequences:")}
-            for name, field in segment_map.fields.items():
+            for name, field in segment_map.made.items():
                 shape = *fields["@key"].shape, *field.shape
                 made[f"sequences:{name}"] = Field(field.dtype, shape)
-            self._layout = BlockLayout(made, cutting.geometry, (), {}, segment_map.results)
+            self.layout = BlockLayout(
+                made, cutting.geometry, (), {}, segment_map.results, segment_map.padding
+            )
         self.held: dict[int, Offer] = {}
         kind = HandedStates if cutting.at_trainer else StateTable
         self.states: StateTable = kind(cutting.states)
@@ -183,7 +207,7 @@ class SegmentRun(Run):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        return self._layout.fields
+        return self.layout.fields
 
     @property
     def properties(self) -> State:
@@ -267,7 +291,7 @@ class SegmentRun(Run):
         """Return a batch to be written; ``ahead``: before the table has its states."""
         gathered, number = self._gathered, 0
         if gathered is None or batch not in gathered.batches:
-            gathered = Gathered(self._layout, self._together(batch), self.held)
+            gathered = Gathered(self.layout, self._together(batch), self.held)
         else:
             number = gathered.batches.index(batch)
         self._gathered = gathered if number + 1 < len(gathered.batches) else None
@@ -283,13 +307,14 @@ class SegmentRun(Run):
             extra["@state_of"] = state_of[places_of_starts(batch)]
         elif batch.size:
             states = batch.size
-        return SegmentBlock(gathered, number, extra, states)
+        results = () if ahead else self._preparing.results(batch)
+        return SegmentBlock(gathered, number, extra, states, results)
 
     def _together(self, batch: Spans) -> list[Spans]:
         """Return a batch with those next ones whose rows are gathered together with it."""
         batches, unwritten = [batch], self.machine.unwritten
-        if len(unwritten) > 1 and unwritten[0].draft is batch and self._layout.together:
-            most = TOGETHER // (1 + len(batch) * self._layout.row_bytes)
+        if len(unwritten) > 1 and unwritten[0].draft is batch and self.layout.together:
+            most = TOGETHER // (1 + len(batch) * self.layout.row_bytes)
             for plan in islice(unwritten, 1, 0 if batch.size else most):
                 if len(plan.draft) != len(batch):
                     break

@@ -23,10 +23,11 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
+from headrace_proto.schema import Field, schema_from_wire
 
 from ..shaping.class_acceptance import acceptance, probabilities
 from .argument_checks import (
+    MASK,
     PaddingValues,
     PadTo,
     Value,
@@ -913,21 +914,29 @@ class Pipeline:
         seed: int | None = None,
         *,
         schema: Mapping[str, Feature | Field] | None = None,
+        pad_to_multiple: int | None = None,
+        pad_to: PadTo | None = None,
+        padding_values: PaddingValues | None = None,
+        mask: bool = False,
     ) -> Pipeline:
         """Replace the sequences of each segment by the result of a function, after their shape.
 
         ``fn`` is called as ``fn(sequences, context)`` when a batch is made, with one segment: dicts
         of ``batch.sequences`` and ``batch.context`` without the dimension of the batch, padding and
         masks included.  It returns a dict of the new sequences: arrays or bytes of any shapes, the
-        same for all segments.  So the frames of one segment are decoded, and not those of the whole
-        example.
+        same for all segments unless ``schema`` declares that they vary.  So the frames of one
+        segment are decoded, and not those of the whole example.
 
         With ``seed`` the call is ``fn(sequences, context, rng)``: ``rng`` is a
         ``numpy.random.Generator`` of this example, epoch and segment alone.
 
-        ``schema`` declares the result; without it the first segment of the source shows it.  A call
-        that raises, or gives something else, is a bad example.  Where these are skipped the segment
-        stays in its batch, with ``length`` 0 and zeros, and its example goes on.
+        ``schema`` declares the result; without it the first segment of the source shows it.  A
+        sequence that it declares by ``hs.sequence(dtype, shape)`` may have another size in each
+        segment, as the boxes of a frame do; it is padded to the largest of the batch.  The
+        arguments from ``pad_to_multiple`` on are those of ``batch``, for such sequences.
+
+        A call that raises, or gives something else, is a bad example.  Where these are skipped the
+        segment stays in its batch, with ``length`` 0 and zeros, and its example goes on.
         """
         shape = self._shape
         if shape is None or shape.kind != SEQUENCES:
@@ -951,13 +960,23 @@ class Pipeline:
             )
         wire: Any = schema  # since it was checked
         for name, _, dims in wire or ():
-            block_name("a name in schema", "sequences", name)
-            if -1 in dims:
+            block_name("a name in schema", "sequences", name + MASK * (mask and -1 in dims))
+        padding = {
+            "pad_to_multiple": pad_to_multiple,
+            "pad_to": pad_to,
+            "padding_values": padding_values,
+            "mask": mask,
+        }
+        for name, value in padding.items() if wire is None else ():
+            if value:
                 raise ValueError(
-                    f"schema[{name!r}] varies; segments give arrays of one shape: declare it as "
-                    "hs.fixed(dtype, shape)"
+                    f"{name}={value!r} is for sequences that vary, and a schema declares which do: "
+                    "map_segments(…, schema={name: hs.sequence(dtype, shape)})"
                 )
-        mapping = {"function": name_of(fn), "seed": seed, "schema": schema}
+        given = {"dynamic_pad": True, **padding}
+        padding = padded(given, None if wire is None else schema_from_wire(wire))
+        del padding["dynamic_pad"]
+        mapping = {"function": name_of(fn), "seed": seed, "schema": schema, **padding}
         return replace(self, _shape=Shape(SEQUENCES, {**shape.options, "map": mapping}))
 
     # The feed

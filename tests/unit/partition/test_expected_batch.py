@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import headrace_server as hs
 from headrace_server.leasing.words import Outlook
@@ -52,15 +53,17 @@ def noted(sequences: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
     return {"y": sequences["x"] * 2}
 
 
+@pytest.mark.parametrize("varies", [False, True])
 def test_the_calls_of_a_prepared_batch_end_where_a_trainer_asks_and_go_on_from_there(
-    tmp_path: Path,
+    tmp_path: Path, varies: bool
 ):
     """No segment is called for twice, whether the batch is made at once or by and by."""
+    schema = {"y": hs.sequence("int64")} if varies else None
     examples = [{"k": i, "x": np.arange(10 * i, 10 * i + 6)} for i in range(9)]
     pipeline = hs.from_examples(examples).batch_sequences_with_states(
         "k", ["x"], [], None, {"s": hs.zeros((3,))}, num_unroll=2, batch_size=3
     )
-    player = Player(pipeline.map_segments(noted), tmp_path)
+    player = Player(pipeline.map_segments(noted, schema=schema), tmp_path)
     first = player.take()
     CALLS.clear()
     assert player.feed.prepare() and player.feed.calls_ahead and not CALLS
