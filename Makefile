@@ -55,9 +55,9 @@ $(FRAMEWORKS): $(READY)
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-# Two processes for each core of a machine of two: half of a test is spent in waiting.
+# Four processes for each core of a machine of two: most of a test is spent in waiting.
 test: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal
+	$(BIN)/python -m pytest -q -n 8 --dist worksteal
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q tests/unit

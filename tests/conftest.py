@@ -9,6 +9,7 @@ when all have ended.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import shutil
@@ -40,7 +41,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 _HERE = Path(__file__).parent
 #: Their tests are those of tools that measure or harm the product, and of programs beside it.
 _OF_TOOLS = (*("chaos", "unit/bench", "integration/test_trials.py", "integration/test_demo.py"),)
-_FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
+#: Tests by what their process imports, and those that take long.
+_KINDS = {
+    "tensorflow": re.compile(r"tensorflow|\btf\b|keras"),
+    "torch": re.compile("torch"),
+    "long": re.compile("test_combinations.py|test_chaos|test_rollouts"),
+    "jax": re.compile("jax|framework"),
+}
 _SHM = Path("/dev/shm")
 #: Some tests fill the space that they get; all others together take a tenth of it.
 _ROOM = 4 << 30
@@ -59,23 +66,42 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_SHM))
 
 
-@pytest.hookimpl(tryfirst=True)  # before marks are looked for
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of tools by where they lie, and put those first that load a framework.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests of tools by where they lie, and put the tests of a kind together.
 
-    TensorFlow takes seconds of a processor to import.  The first tests of the list go to the first
-    of xdist's processes, and others take from the end of what it has, so the rest import none.
+    xdist gives each of its processes as many tests, and others take from the end of these.
+    TensorFlow takes seconds of a processor to import, so its tests are the first of one process;
+    those that take longest are the first of another, or all would wait for one that begins last.
     """
     for item in items:
         if item.path.relative_to(_HERE).as_posix().startswith(_OF_TOOLS):
             item.add_marker(pytest.mark.tools)
-    items.sort(key=lambda item: not _loads_a_framework(item))
+    yield  # tests are left out by their marks
+    kinds: dict[str, list[pytest.Item]] = {name: [] for name in (*_KINDS, "")}
+    for item in items:
+        kinds[_kind_of(item)].append(item)
+    *first, rest = (sorted(of, key=lambda item: not _is_slow(item)) for of in kinds.values())
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    left, others = len(items), iter(rest)
+    items.clear()
+    for number in range(processes):
+        size = left // (processes - number)
+        own = [item for of in first[number::processes] for item in of]
+        own += itertools.islice(others, max(0, size - len(own)))
+        items += own
+        left -= len(own)
+    items += others
 
 
-def _loads_a_framework(item: pytest.Item) -> bool:
+def _kind_of(item: pytest.Item) -> str:
     if item.get_closest_marker("tf") or "tf" in getattr(item, "fixturenames", ()):
-        return True
-    return bool(_FRAMEWORK.search(item.nodeid))
+        return "tensorflow"
+    return next((name for name, of in _KINDS.items() if of.search(item.nodeid)), "")
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def _threads() -> set[str]:

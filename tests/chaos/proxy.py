@@ -59,18 +59,29 @@ class Proxy:
         with contextlib.suppress(OSError):
             while not self._closed:
                 here, _ = listener.accept()
-                try:
-                    there = socket.create_connection(("127.0.0.1", port), 1.0)
-                except OSError:
+                if (there := self._reached(port)) is None:
                     here.close()
-                    continue
-                there.settimeout(None)
+                    return
                 with self._lock:
                     self._ends |= {here, there}
                 pair = threading.Barrier(2)
                 for way, ends in (("up", (here, there)), ("down", (there, here))):
                     arguments = (way, *ends, pair)
                     threading.Thread(target=self._carry, args=arguments, daemon=True).start()
+
+    def _reached(self, port: int) -> socket.socket | None:
+        """Connect to the server, once it listens; return None if the proxy is closed before.
+
+        A trainer gives up at what breaks off every connection for 5 s, and a server that starts on
+        a busy machine takes longer.
+        """
+        while not self._closed:
+            with contextlib.suppress(OSError):
+                there = socket.create_connection(("127.0.0.1", port), 1.0)
+                there.settimeout(None)
+                return there
+            time.sleep(0.02)
+        return None
 
     def _carry(
         self, way: str, source: socket.socket, sink: socket.socket, pair: threading.Barrier

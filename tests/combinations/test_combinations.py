@@ -20,7 +20,7 @@ from tests.combinations.training import Taken
 SEED = 20_261_129
 _PARTS = 4
 #: With these the module takes less than a minute on two processors.
-_GROUPS = 3
+_GROUPS = 2
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

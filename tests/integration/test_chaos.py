@@ -35,9 +35,9 @@ def _tools(*case: object) -> object:
 @pytest.mark.parametrize(
     ("mode", "workers", "durability"),
     [
-        ("plain", 2, "power"),
         ("segments", 1, "power"),
         ("kept", 2, "power"),
+        _tools("plain", 2, "power"),
         _tools("plain", 3, "off"),
         _tools("buckets", 2, "power"),
         _tools("sampled", 2, "power"),

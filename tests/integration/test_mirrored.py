@@ -19,7 +19,7 @@ from tests.ports import free_port
 from .processes import Process
 from .serving import serving, trainers_of
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parent / "mirrored_trainer.py"
 EPOCHS, UNROLL = 3, 4  # as in the program, which imports TensorFlow

@@ -83,36 +83,7 @@ def check_attributes(batch: Any, ledger: Ledger, exact_index: bool) -> None:
         assert sorted(labels) == labels  # the oldest first
 
 
-# Drain
-
-
-def endless() -> hs.Pipeline:
-    examples = [{"key": f"k{i}", "x": np.zeros((8, 1), np.float32)} for i in range(10)]
-    options = {"num_unroll": UNROLL, "batch_size": 4, "capacity": 9}
-    states = {"seen": hs.zeros((), "int32")}
-    return in_segments(hs.from_examples(examples).repeat(), initial_states=states, **options)
-
-
-def test_a_drained_feed_hands_out_what_was_read_and_ends():
-    cells = []
-
-    def step(batch: Any) -> None:
-        assert batch.state("seen").tolist() == batch.sequence.tolist()
-        cells.extend(zip(batch.insertion_index.tolist(), batch.sequence.tolist(), strict=True))
-        batch.save_state("seen", batch.sequence + 1)
-
-    with serving(endless()) as server:
-        with connect(server) as feed:
-            step(next(feed))
-            feed.drain()
-            feed.drain()  # harmless
-            for batch in feed:
-                step(batch)
-        assert server.wait(PATIENCE_S)
-        dropped = server.stats()["default"]["dropped"]
-    examples = {index for index, _ in cells}
-    assert len(cells) == len(set(cells))
-    assert dropped == {} and len(cells) == 2 * len(examples)
+# Cancel
 
 
 def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest():

@@ -228,7 +228,7 @@ def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch):
 
 
 @pytest.mark.slow
-def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends():
+def test_torchrun_starts_all_ranks_again_after_a_death_and_the_feed_ends():
     """Each attempt is a run of its own: what the one before had not committed is dealt anew.
 
     By default torchrun keeps its store, in which gloo then finds the addresses of dead ranks.
@@ -240,7 +240,7 @@ def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends():
         hs.run(pipeline, workers=2) as server,
         Process(
             *torchrun,
-            *["--max-restarts", "2"],
+            *["--max-restarts", "1"],
             *script,
             server.address,
             warm=False,
@@ -249,8 +249,8 @@ def test_torchrun_starts_all_ranks_again_after_each_death_and_the_feed_ends():
     ):
         assert launched.finish(240) == 0, launched.output()
         stats = server.stats()["default"]
-    every, last = launched.events, [one for one in launched.events if one["attempt"] == 2]
-    assert {event["attempt"] for event in every} == {0, 1, 2}
+    every, last = launched.events, [one for one in launched.events if one["attempt"] == 1]
+    assert {event["attempt"] for event in every} == {0, 1}
     # a rank that died may have committed one batch more or less than the other of a partition
     left = stats["dropped"].get("incomplete_round", 0)
     assert stats["rows"] + left == 96 and left <= 16

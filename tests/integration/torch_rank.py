@@ -1,4 +1,4 @@
-"""A rank of torchrun, which is killed amid its third step in the first and the second attempt.
+"""A rank of torchrun.  Rank 0 is killed amid its third step in the first attempt.
 
     torchrun … torch_rank.py ADDRESS
 
@@ -22,7 +22,7 @@ attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 with headrace.connect(sys.argv[1], framework="torch", rank=rank, world_size=world) as feed:
     for step, batch in enumerate(feed):
         rows = batch["i"].tolist()
-        if attempt < 2 and rank == attempt and step == 2:
+        if attempt == rank == 0 and step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(batch["i"].sum())  # the others wait here for the one that is dead
         told = {"event": "batch", "attempt": attempt, "step": step, "rows": rows}

@@ -421,8 +421,9 @@ BUGS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 #: Where to begin, for bugs that few worlds find.
 _RARE = {
-    "memory_not_looked_at": 45, "welcome_before_join_is_stored": 328, "over_before_stored": 263,
-    "old_cursor_for_a_new_run": 60, "no_fencing": 32,
+    "memory_not_looked_at": 6, "welcome_before_join_is_stored": 328, "over_before_stored": 263,
+    "old_cursor_for_a_new_run": 60, "no_fencing": 32, "early_commits_forgotten": 9,
+    "claims_out_of_order": 5, "ranks_join_those_that_are_gone": 14, "base_not_stored": 40,
 }  # fmt: skip
 
 

@@ -69,7 +69,10 @@ _RARE = {
     "a segment is whole before its context is there": 130,
     "an abort of an earlier life is forgotten": 115,
     "what a batch has of a lost sequence is stored as pending": 996,
-    "a sequence goes to another trainer amid its batches": 22,
+    "a sequence goes to another trainer amid its batches": 32,
+    "an abort ends a sequence as its end does": 4,
+    "the events of a row in a batch are lost": 31,
+    "the record has the position of the last record that came": 23,
     "a sequence that rests keeps its place": 15,
     "an abort takes what a batch has": 31,
 }

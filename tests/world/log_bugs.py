@@ -217,7 +217,9 @@ _RARE = {
     "an older connection counts": 6,
     "credit is lost with some items": 15,
     "extents move before their copy is durable": 10,
-    "files go though the table lacks what a lagging feed found": 89,
+    "an idle clock runs while producers lack credit": 4,
+    "an older process of the name goes on": 6,
+    "files go though the table lacks what a lagging feed found": 47,
     "snapshots hold nothing": 19,
 }
 _CLASSES: dict[ModuleType, str] = {ledger: "Ledger", log: "Log", sequences: "Sequences"}

@@ -52,7 +52,7 @@ def check(registry, header):
         assert registry.encode(registry.decode(again)) == again
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_mutants_of_every_message_are_messages_or_protocol_errors(seed):
     """50,000 rounds each."""
     chance = random.Random(seed)
