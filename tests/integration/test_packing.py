@@ -115,26 +115,6 @@ def test_packed_lanes_have_strings_and_contexts_of_each_example_and_its_initial_
     assert came == {one["i"]: [word.encode() for word in one["words"]] for one in given}
 
 
-@pytest.mark.parametrize("unroll", [1, 4, 30])
-@pytest.mark.parametrize("small", [True, False])
-def test_no_step_of_packed_lanes_is_padding_but_at_the_end_of_the_data(unroll, small):
-    """Rows with many examples take more of these than there are places in the capacity."""
-    given, came = worded(200, 5), 0
-    shape = packed_lanes(
-        hs.from_examples(given), {}, num_unroll=unroll, allow_small_batch=small, capacity=3
-    )
-    with hs.run(shape) as server, connect(server) as feed:
-        begun = 0
-        for batch in feed:
-            real = batch.segment_ids > 0
-            assert real.all() or begun + batch.resets.sum() == len(given)
-            begun += batch.resets.sum()
-            came += real.sum()
-        dropped = server.stats()["default"]["dropped"]
-    whole = sum(len(one["x"]) for one in given)
-    assert came + dropped.get("remainder", 0) == whole and (came == whole or not small)
-
-
 def test_rows_end_early_for_examples_that_a_trainer_has_left_behind():
     """The other trainer's examples always end in the middle of a row of four steps, so a lane of it
     is free at the beginning of a row only where it leaves one open."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +63,6 @@ def test_another_machine_finds_snapshots_at_the_url(tmp_path):
         with joined(server) as feed:
             assert rest(feed) == expected
     with serving(of_files(there), state_dir=tmp_path / "c", snapshots=url) as server:
-        with joined(server, resume=token) as feed:
-            assert rest(feed) == expected
-
-
-def twelve() -> Iterator[dict[str, int]]:
-    return ({"x": i} for i in range(12))
-
-
-def test_partitions_take_turns_after_a_snapshot_in_a_later_epoch(tmp_path):
-    """Nothing was read in that epoch since a batch of it was committed."""
-    source = hs.from_function(twelve).shuffle(seed=1, window=12).repeat(2, across_batches=False)
-    with serving(source.batch(2), partitions=2, state_dir=tmp_path) as server:
-        with joined(server) as feed:
-            token = after_steps(feed, 9)
-            expected = rest(feed)
-        assert len(expected) == 3
         with joined(server, resume=token) as feed:
             assert rest(feed) == expected
 

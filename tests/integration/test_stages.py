@@ -37,18 +37,6 @@ def test_an_error_of_an_output_names_the_example_that_it_comes_from():
             list(feed)
 
 
-def test_an_object_with_items_is_shuffled_exactly_as_is_what_a_function_returns():
-    found = []
-    for source in (
-        hs.from_indexed("tests.integration.user_functions:sequence_of", 300),
-        hs.from_indexed(functions.sequence_of(300)),
-    ):
-        with serving(source.shuffle(seed=1).batch(50)) as server, connect(server) as feed:
-            found.append([i for batch in feed for i in batch["i"].tolist()])
-    assert found[0] == found[1]
-    assert sorted(found[0]) == list(range(300)) and max(found[0][:50]) > 200
-
-
 FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
 ROWS = hs.from_examples(
     [{"n": i % 3, "y": i % 2, "x": np.zeros(1 + i % 9)} for i in range(3000)], FEATURES

@@ -20,10 +20,6 @@ def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
         yield {"i": i, "x": np.full(nbytes, i % 251, np.uint8)}
 
 
-def sequence_of(n: int) -> list[dict[str, Any]]:
-    return [{"i": i} for i in range(n)]
-
-
 def pieces(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield up to four pieces of an example."""
     for k in range(int(example["i"]) % 5):
