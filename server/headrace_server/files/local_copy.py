@@ -90,7 +90,7 @@ class LocalCopy:
             with suppress(OSError):  # a disk that can only be read
                 os.utime(descriptor)
 
-    def write(self, file: DataFile, first: int, data: bytes) -> None:
+    def write(self, file: DataFile, first: int, data: bytes | memoryview) -> None:
         """Keep adjacent blocks, as far as the disk takes them."""
         if not file.stamp or time.monotonic() < self._rests_until:
             return

@@ -85,9 +85,9 @@ def _tagged(file: DataFile) -> Callable[..., Any] | None:
     return _TAGGED.get(protocol) if system.async_impl else None
 
 
-def _read(file: DataFile, start: int, stop: int) -> bytes:
+def _read(file: DataFile, start: int, stop: int) -> bytes | memoryview:
     (system, path), tag = system_of(file.path), file.stamp
-    data: bytes
+    data: bytes | memoryview
     given = {"timeout": _PATIENCE_S} if system.async_impl else {"cache_type": "none"}
     if tagged := _tagged(file):
         ours = tagged is _s3_range
@@ -199,7 +199,7 @@ class _Cache:
                 if self.copy is not None:
                     self.copy.write(file, some[0], data)
                 for i, at in enumerate(range(0, len(data), BLOCK)):
-                    blocks[file, some[0] + i] = data[at : at + BLOCK]
+                    blocks[file, some[0] + i] = bytes(data[at : at + BLOCK])
             return blocks
         finally:
             with self._lock:
@@ -220,7 +220,7 @@ class _Cache:
 _cache = _Cache()
 
 
-def _requested(file: DataFile, run: Sequence[int]) -> bytes:
+def _requested(file: DataFile, run: Sequence[int]) -> bytes | memoryview:
     """Return the blocks of a request."""
     if _tagged(file) is None:
         _check(file)
@@ -400,9 +400,16 @@ class RemoteFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer, or its beginning at the end of the file."""
-        start, stop = self._at, min(self._at + len(buffer), self._file.size)
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, fewer at the end of the file; all of them without a size."""
+        start, stop = self._at, self._file.size
+        stop = stop if size < 0 else min(start + size, stop)
         if start >= stop:
-            return 0
+            return b""
         wanted = self._file, start, stop
         forward = self.in_order and 0 <= self._end <= start <= self._end + BLOCK
         more = max(2 * self._ahead, 4 * (stop - start))
@@ -414,8 +421,7 @@ class RemoteFile(io.RawIOBase):
             begin, self._until = self._until, min(stop + self._ahead, self._file.size)
             expect([(self._file, begin, self._until)])
         self._at = self._end = stop
-        buffer[: stop - start] = b"".join(_pieces(load([wanted]), *wanted))
-        return stop - start
+        return b"".join(_pieces(load([wanted]), *wanted))
 
 
 def open_stream(file: DataFile) -> BinaryIO:

@@ -8,6 +8,7 @@ s3fs: settings, credentials, listings ──► store of a bucket ── range �
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -25,22 +26,24 @@ _KNOWN = {"endpoint_url", "region_name"}
 
 #: By bucket: the file system, its store (None where it can not serve), and the end of a rest.
 _stores: dict[str, tuple[Any, Callable[..., Any] | None, float]] = {}
+_making = threading.Lock()
 
 
 def s3_range(
     system: Any, path: str, start: int, stop: int, patience_s: float
-) -> tuple[bytes, str] | None:
+) -> tuple[memoryview, str] | None:
     """Return bytes of an object, and the ETag of the answer; None where s3fs is to ask."""
     bucket, name, version = system.split_path(path)
-    known, get, rests_until = _stores.get(bucket, (None, None, 0.0))
-    if known is not system:
-        get, rests_until = _store(system, bucket, patience_s), 0.0
-        _stores[bucket] = system, get, rests_until
+    with _making:  # the first requests of all threads would each make one, with its connections
+        known, get, rests_until = _stores.get(bucket, (None, None, 0.0))
+        if known is not system:
+            get, rests_until = _store(system, bucket, patience_s), 0.0
+            _stores[bucket] = system, get, rests_until
     if get is None or version or time.monotonic() < rests_until:
         return None
     try:
         answer = get(name, options={"range": (start, stop)})
-        return answer.bytes().to_bytes(), answer.meta["e_tag"] or ""
+        return memoryview(answer.bytes()), answer.meta["e_tag"] or ""
     except Exception:
         _stores[bucket] = system, get, time.monotonic() + _REST_S
         return None

@@ -298,6 +298,14 @@ def test_the_credentials_of_s3_are_those_of_the_environment(store, bucket, monke
     assert all("object_store" in one and "Credential=env/" in one for one in store.clients)
 
 
+def test_the_first_requests_of_a_bucket_share_its_connections(store, bucket, monkeypatch):
+    source, made, make = bucket(), [], s3._store
+    s3._stores.clear()
+    monkeypatch.setattr(s3, "_store", lambda *of: made.append(of) or make(*of))
+    taken(source, [*range(0, 40 * BLOCK, 4 * BLOCK)], [1] * 10)
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize(
     "odd",
     [
