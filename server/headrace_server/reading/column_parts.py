@@ -267,6 +267,7 @@ class Decoded(Generic[T]):
         #: The remote files of the parts.
         self.files: list[RemoteFile] = []
         self._parts: list[T] = []
+        self._sizes: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1, "headrace-columns")
         self._kept: OrderedDict[int, Future[_Held]] = OrderedDict()
         self._ahead: dict[int, Future[_Held]] = {}
@@ -307,7 +308,11 @@ class Decoded(Generic[T]):
         return known
 
     def _size(self, number: int) -> int:
-        return sum(stop - start for _, start, stop in self._ranges(self._parts[number]))
+        """Return the stored bytes of a part."""
+        if number not in self._sizes:
+            parts = self._ranges(self._parts[number])
+            self._sizes[number] = sum(stop - start for _, start, stop in parts)
+        return self._sizes[number]
 
     def _read(self, number: int) -> _Held:
         kept, after = self._kept, number + 1

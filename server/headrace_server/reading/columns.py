@@ -40,25 +40,34 @@ def join_buffers(
     if all(buffer is buffers[0] for buffer in buffers):
         return buffers[0], np.concatenate(starts)
     moved = [_trimmed(*part) for part in zip(buffers, starts, sizes, strict=True)]
-    shift = np.cumsum([0, *(buffer.size for buffer, _ in moved[:-1])])
+    shift = np.cumsum([0, *(sum(piece.size for piece in pieces) for pieces, _ in moved[:-1])])
     return (
-        np.concatenate([buffer for buffer, _ in moved]),
+        np.concatenate([piece for pieces, _ in moved for piece in pieces]),
         np.concatenate([begin + by for (_, begin), by in zip(moved, shift, strict=True)]),
     )
 
 
 def _trimmed(
     buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the used part of a buffer, and the starts in it: a column may use a small part."""
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the used part of a buffer in pieces, and the starts in these: a column may use a small
+    part."""
     total = int(sizes.sum())
     if not total:
-        return buffer[:0], np.zeros_like(starts)
+        return [buffer[:0]], np.zeros_like(starts)
     used = sizes > 0
     low, high = int(starts[used].min()), int((starts + sizes)[used].max())
     if high - low <= 2 * total:
-        return buffer[low:high], np.where(used, starts - low, 0)
-    return gather(buffer, starts, sizes), np.cumsum(sizes) - sizes
+        return [buffer[low:high]], np.where(used, starts - low, 0)
+    begins = np.cumsum(sizes) - sizes
+    if total > _LONG_STRETCH * len(sizes):
+        return _stretches(buffer, starts, sizes), begins
+    return [gather(buffer, starts, sizes)], begins
+
+
+def _stretches(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    bounds = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return [buffer[start : start + size] for start, size in bounds]
 
 
 def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -68,8 +77,7 @@ def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndar
         alike: np.ndarray = window(buffer, size)[starts].view(np.uint8)
         return alike
     if int(sizes.sum()) > _LONG_STRETCH * len(sizes):
-        stretches = zip(starts.tolist(), sizes.tolist(), strict=True)
-        return np.concatenate([buffer[start : start + size] for start, size in stretches])
+        return np.concatenate(_stretches(buffer, starts, sizes))
     gathered: np.ndarray = buffer[ranges(starts, sizes)]
     return gathered
 
@@ -165,6 +173,16 @@ class Strings:
         starts = np.cumsum(lengths) - lengths
         data = np.frombuffer(b"".join(flat), np.uint8)
         return cls(data, starts.reshape(values.shape), lengths.reshape(values.shape))
+
+    @classmethod
+    def from_views(cls, views: Sequence[memoryview]) -> Strings | None:
+        """Return stretches of one array of bytes, which is not copied; None for those of others."""
+        data = views[0].obj
+        if not isinstance(data, np.ndarray) or any(view.obj is not data for view in views):
+            return None
+        places = [np.asarray(view).ctypes.data for view in views]
+        lengths = np.fromiter(map(len, views), np.int64, len(views))
+        return cls(data, np.array(places, np.int64) - data.ctypes.data, lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -365,6 +383,8 @@ def _scalars(rows: Sequence[object], field: Field) -> Column | None:
     with suppress(ValueError, OverflowError):  # one is an error of Unicode
         if field.dtype != dtypes.BYTES and kinds in ({int}, {float}, {bool}):
             return cast(np.asarray(rows), field.dtype)
+        if field.dtype == dtypes.BYTES and kinds == {memoryview}:
+            return Strings.from_views(rows)  # type: ignore[arg-type]
         if field.dtype == dtypes.BYTES and kinds and kinds <= {bytes, str}:
             return Strings.from_objects(np.array(rows, object))
     return None
