@@ -363,7 +363,10 @@ class Trainer:
         return counts
 
     def give_back(self, token: Token) -> None:
-        """Return a batch: other trainers may get it, and a lone one gets it again."""
+        """Return a batch: other trainers may get it, and a lone one gets it again.
+
+        Where the loop had it, it comes again before those that the loop has not taken.
+        """
         held = self.hands.pop(token)
         given = held.given
         if not held.taken:
@@ -372,6 +375,8 @@ class Trainer:
         if not held.stale:
             self._send_back(given)
             self._expect_again(held)
+            if held.taken and not (self.lanes or self.any_order):
+                self.let_go()
 
     def _send_back(self, given: Given) -> None:
         """Have a batch returned; of lanes, drop the later ones of its partition: they are void."""

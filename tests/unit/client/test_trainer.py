@@ -207,6 +207,21 @@ def test_a_trainer_that_waits_for_an_epoch_takes_no_more_of_the_next():
 
 
 @pytest.mark.parametrize("rank", [-1, 0])
+def test_a_batch_that_the_loop_can_not_read_comes_again_before_later_ones(rank: int):
+    """Its server has ended, and the loop had mapped none of that memory yet."""
+    one = trainer(2, prefetch=3, rank=rank)
+    for request, p in asks(one):
+        give(one, request, p, request // 3)
+    first, unread = one.take(), one.take()
+    assert (first.given.partition, unread.given.partition) == (0, 1)
+    one.give_back(unread.given.token)
+    assert one.take() is None, "a later batch was taken before it"
+    for request, p in asks(one):
+        give(one, request, p, p ^ 1)
+    assert [one.take().given.partition for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("rank", [-1, 0])
 def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
     one = trainer(2, owners=2, prefetch=4, rank=rank)
     assert [asks(one, owner) for owner in (0, 1)] == [[(1, 0), (3, 0)], [(2, 1), (4, 1)]]
