@@ -28,7 +28,7 @@ def main() -> None:
         feed=name,
         rank=jax.process_index(),
         world_size=jax.process_count(),
-        timeout=60,
+        timeout=240,
     ) as feed:
         for batch in feed:
             arrays = global_arrays(batch, rows)

@@ -74,7 +74,7 @@ def main() -> None:
     keras.utils.set_random_seed(5)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     ranks = {"rank": RANK, "world_size": strategy.num_replicas_in_sync}
-    with headrace.connect(address, feed=name, framework="tf", timeout=60, **ranks) as feed:
+    with headrace.connect(address, feed=name, framework="tf", timeout=240, **ranks) as feed:
         weights = segments(strategy, feed)
     flat = [np.asarray(weight, np.float32).tobytes().hex() for weight in weights]
     print(

@@ -20,6 +20,7 @@ import headrace_server as hs
 from tests.chaos.proxy import proxy_of
 from tests.examples import some
 from tests.patience import PATIENCE_S, eventually
+from tests.waiting import waits_end_with
 
 from .processes import HERE, Process
 from .serving import connect, kill_worker
@@ -112,9 +113,9 @@ def test_a_batch_that_lacks_rows_says_how_many_are_ready():
     """Its producers have fewer sequences than it has rows, so it comes when the log is closed."""
     with hs.run(segments(live(), allow_small_batch=True)) as server, produce(server) as out:
         push(out, "a", 2)
-        with headrace.connect(server.address, timeout=3) as feed:
+        with connect(server) as feed:
             lacking = "1 of 2 rows are ready; it waits for its source of producers"
-            with pytest.raises(headrace.DeadlineExceeded, match=lacking):
+            with waits_end_with(lacking), pytest.raises(headrace.DeadlineExceeded, match=lacking):
                 next(feed)
             out.close_log()
             assert next(feed).rows == 1
