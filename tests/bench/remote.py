@@ -1,4 +1,4 @@
-"""``python -m tests.bench.remote``: files of an S3 store that answers after 20 ms, beside peers.
+"""``python -m tests.bench.remote``: files of an S3 store that answers late, beside peers.
 
     moto, in a process of its own ──► headrace │ WebDataset │ MosaicML Streaming ──► batches
 
@@ -34,7 +34,7 @@ THIRD, ALL = FILES * EACH * SIZE // 3, FILES * EACH * SIZE * 2
 BUFFER = 1000
 #: Blocks that headrace mixes; WebDataset's buffer has as many rows as four of them.
 BLOCKS = 8
-DELAY_S = 0.02
+DELAY_MS = 20
 #: The order of those that find a copy on the local disk.
 _AGAIN = "shuffled, from a copy"
 ROUNDS = 3
@@ -53,36 +53,38 @@ _ROOT = Path(__file__).parents[2]
 _BUCKET = "bench"
 
 
-def store() -> None:
-    """Serve S3; write the URL, and for each line of input the bytes that were sent."""
+def store(delay_ms: float) -> None:
+    """Serve S3; write the URL, and for each line of input the bytes that were sent, the requests,
+    and how many of these came from obstore."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto, lock, sent = DomainDispatcherApplication(create_backend_app), threading.Lock(), 0
+    moto, lock, counts = DomainDispatcherApplication(create_backend_app), threading.Lock(), [0] * 3
 
     def app(environ: Any, start: Any) -> list[bytes]:
-        nonlocal sent
         if environ["REQUEST_METHOD"] != "PUT":
-            time.sleep(DELAY_S)
+            time.sleep(delay_ms / 1000)
         content = b"".join(moto(environ, start))
+        by_obstore = environ.get("HTTP_USER_AGENT", "").startswith("object_store/")
         with lock:
-            sent += len(content)
+            for i, more in enumerate((len(content), 1, by_obstore)):
+                counts[i] += more
         return [content]
 
     server = make_server("127.0.0.1", 0, app, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.port}", flush=True)
     for _ in sys.stdin:
-        print(sent, flush=True)
+        print(*counts, flush=True)
 
 
 @contextmanager
-def stored(directory: Path) -> Iterator[Callable[[], int]]:
-    """Start the store with the files of a directory; yield a function that counts sent bytes."""
+def stored(directory: Path, delay_ms: float) -> Iterator[Callable[[], np.ndarray]]:
+    """Start the store with the files of a directory; yield a function that gives its counts."""
     import boto3
 
-    command = [sys.executable, "-m", "tests.bench.remote", "store"]
+    command = [sys.executable, "-m", "tests.bench.remote", "store", f"--delay-ms={delay_ms}"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -96,13 +98,13 @@ def stored(directory: Path) -> Iterator[Callable[[], int]]:
             # curl signs no request
             client.put_object(Bucket=_BUCKET, Key=name, Body=path.read_bytes(), ACL="public-read")
 
-        def sent() -> int:
+        def counts() -> np.ndarray:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write("\n")
             process.stdin.flush()
-            return int(process.stdout.readline())
+            return np.array(process.stdout.readline().split(), int)
 
-        yield sent
+        yield counts
 
 
 def write(directory: Path) -> None:
@@ -245,20 +247,25 @@ def contestants(state: Path) -> dict[str, Callable[[], Iterator[int]]]:
     }
 
 
-def measured(contestant: Callable[[], Iterator[int]], sent: Callable[[], int]) -> list[float]:
-    """Return the seconds to the first batch, the rate after it, bytes read per byte of rows, and
-    processor seconds per GB of them."""
-    before, used, began, first, rows = sent(), _processor_s(), time.monotonic(), 0.0, 0
+def measured(
+    contestant: Callable[[], Iterator[int]], counts: Callable[[], np.ndarray]
+) -> list[float]:
+    """Return the seconds to the first batch, the rate after it, bytes read per byte of rows,
+    processor seconds per GB of them, requests, and the part of them that obstore sent."""
+    before, used, began, first, rows = counts(), _processor_s(), time.monotonic(), 0.0, 0
     for count in contestant():
         end = time.monotonic()
         first, rows = first or end - began, rows + count
     assert FILES * EACH - BATCH < rows <= FILES * EACH, rows
     nbytes, used = rows * SIZE, _processor_s() - used
+    sent, requests, by_obstore = (counts() - before).tolist()
     return [
         first,
         (rows - BATCH) / (end - began - first),
-        (sent() - before) / nbytes,
+        sent / nbytes,
         used / nbytes * 1e9,
+        requests,
+        by_obstore / max(1, requests),
     ]
 
 
@@ -273,12 +280,12 @@ def ratio(found: list[list[float]], beside: list[list[float]]) -> str:
     return f"{statistics.median(parts):.2f} ({min(parts):.2f}–{max(parts):.2f})"
 
 
-def compare(rounds: int, only: str) -> None:
+def compare(rounds: int, only: str, delay_ms: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         data, state = Path(place) / "data", Path(place) / "state"
         (data / "mds").mkdir(parents=True)
         write(data)
-        with stored(data) as sent:
+        with stored(data, delay_ms) as counts:
             results: dict[str, list[list[float]]] = {}
             chosen = {
                 name: one
@@ -288,40 +295,44 @@ def compare(rounds: int, only: str) -> None:
             by_number = [name for name in chosen if "blocks" in name or _AGAIN in name]
             for name in ("in order: TFRecord", "in order: Arrow", *by_number):
                 if name in chosen:  # each leaves an index, or a copy
-                    measured(chosen[name], sent)
+                    measured(chosen[name], counts)
             for number in range(rounds):
                 for name, contestant in chosen.items():
-                    result = measured(contestant, sent)
+                    result = measured(contestant, counts)
                     print(number, name, *(f"{one:.2f}" for one in result), file=sys.stderr)
                     results.setdefault(name, []).append(result)
     print(
-        "| read | first batch, s | rows per s | / WebDataset | / MosaicML | bytes read | CPU s/GB |"
+        "| read | first batch, s | rows per s | / WebDataset | / MosaicML | bytes read | CPU s/GB "
+        "| requests | by obstore |"
     )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(f"| --- |{' ---: |' * 8}")
     for name, found in results.items():
-        first, rate, read, used = (statistics.median(values) for values in zip(*found, strict=True))
+        medians = [statistics.median(values) for values in zip(*found, strict=True)]
+        first, rate, read, used, requests, by_obstore = medians
         order, ratios = name.partition(":")[0], []
         for peer in ("WebDataset", "MosaicML"):
             beside = [other for n, other in results.items() if n.startswith(f"{order}: {peer}")]
             ratios.append(ratio(found, beside[0]) if beside and beside[0] is not found else "")
         cells = f"{first:.2f}", f"{rate:,.0f}", *ratios, f"{read:.2f}", f"{used:.1f}"
+        cells += f"{requests:.0f}", f"{by_obstore:.0%}"
         print(f"| {name} | {' | '.join(cells)} |")
 
 
 def main() -> None:
-    text = "Files of an S3 store that answers after 20 ms, beside peers."
+    text = "Files of an S3 store that answers late, beside peers."
     parser = argparse.ArgumentParser(prog="python -m tests.bench.remote", description=text)
     parser.add_argument("role", nargs="?", choices=["store", "here"], help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument(
         "--only", default="", help="contestants whose name contains this, or one of these: a|b"
     )
+    parser.add_argument("--delay-ms", type=float, default=DELAY_MS, help="of the store's answers")
     parser.add_argument("--data", type=Path, help="where the environment is kept")
     given = parser.parse_args()
     if given.role == "store":
-        store()
+        store(given.delay_ms)
     elif given.role == "here":
-        compare(given.rounds, given.only)
+        compare(given.rounds, given.only, given.delay_ms)
     else:
         directory = given.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
         try:
