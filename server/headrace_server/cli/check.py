@@ -28,6 +28,7 @@ from ..partition.feed_length import DROPPED, FeedLength
 from ..pipeline.builder import BLOCK_BYTES
 from ..pipeline.declaration import Declaration, Policy, ReadingOrder, Stage
 from ..process.option import Option
+from ..process.settings import Limits
 from ..reading.chunk import BadRecords, Chunk
 from ..reading.intake import Intake
 from ..reading.partition_rows import partition_reader
@@ -43,10 +44,14 @@ from .progress import Progress, count, counted, reporting_cache, size
 
 #: Sources of which a row is decoded with all of its row group, or record batch.
 _GROUPED: Final = ("parquet", "arrow")
+#: Sources of which a worker copies whole files to its disk.
+_WHOLE: Final = ("npz", "tokens")
 #: Sources whose examples are only counted by going through their files.
 _SCANNED: Final = ("tfrecord", "jsonl")
 #: Where files of these weigh more together, only the smallest of them is opened.
 _QUICK_BYTES: Final = 1 << 28
+#: Bytes of remote files that a worker keeps in memory by default.
+_KEPT_BYTES: Final = Limits().remote_cache_bytes
 _BATCHES: Final = 3
 _ROWS: Final = 1024
 _MOST_TEXTS: Final = 10
@@ -181,22 +186,34 @@ class Survey:
     def _weigh(self, reader: StreamSource, files: tuple[DataFile, ...]) -> None:
         """Find what reading costs at a store: requests, and bytes for each byte of a row."""
         source, order = self.declaration.source, self.declaration.order
+        if order.blocks is not None:
+            reader = reader.by_number() or reader
         if not isinstance(reader, IndexedSource) or not reader.length or not files:
             return
-        nbytes, rows = sum(file.size for file in files), reader.length
+        kinds, nbytes = {leaf.kind for leaf in source.leaves}, sum(file.size for file in files)
+        if kinds <= {*_WHOLE}:
+            once = f"each worker reads all files whole, {size(nbytes)}, when it starts"
+            self.facts["store"] = f"{once}, for any order"
+            return
+        rows, exact = reader.length, order.seed is not None and not (order.window or order.blocks)
         blocks = len(reader.blocks(order.block_bytes or BLOCK_BYTES))
-        mean, once = nbytes / rows, max(blocks, nbytes / REQUEST_BYTES) / rows
-        alone = min(mean + PIECE, nbytes)
-        if any(leaf.kind in _GROUPED for leaf in source.leaves):
+        alone = min(nbytes / rows + PIECE, nbytes)
+        if grouped := bool(kinds & {*_GROUPED}):
             alone = nbytes / blocks
-        self.facts["store"] = (
-            f"a row costs {max(1.0, alone / REQUEST_BYTES):.2g} requests and {size(int(alone))} in "
-            f"an exact shuffle, {once:.2g} and {size(int(mean))} by blocks, by a window or in order"
-        )
-        if order.seed is not None and order.window is None and order.blocks is None:
+        costs = f"a row costs {max(blocks, nbytes / REQUEST_BYTES) / rows:.2g} requests and "
+        costs += f"{size(nbytes // rows)} by blocks, by a window or in order, and "
+        if nbytes <= _KEPT_BYTES:
+            costs += "in an exact shuffle, since the files fit into --remote-cache-bytes"
+        else:
+            costs += f"{max(1.0, alone / REQUEST_BYTES):.2g} and {size(int(alone))} in an exact "
+            costs += f"shuffle; with --cache-dir no part of the {size(nbytes)} is fetched twice"
+        self.facts["store"] = costs
+        if exact and (grouped or nbytes > _KEPT_BYTES):
+            what = "decodes a whole row group, or record batch, for each row"
+            if not grouped:
+                what = f"reads {alone * rows / nbytes:.2g} bytes for each byte of a row"
             self.notes.append(
-                "an exact shuffle of files in a store is slow, unless all of them fit into "
-                "--remote-cache-bytes: shuffle(blocks=16) reads each block once"
+                f"an exact shuffle of these files {what}: shuffle(blocks=16) reads each block once"
             )
 
     def _make(self, local: LocalFeed) -> None:
