@@ -839,7 +839,13 @@ def _by_class(given: dict[str, Any], partition: int) -> Callable[[list[Row]], It
 # Segments
 
 
-@dataclass
+def lane_numbers(declared: Declared, partition: int, partitions: int) -> list[int]:
+    """Return the declared lane of each example of a partition, in the order of insertion."""
+    parts, (_, given) = rows_of(declared, partition, partitions)
+    return [int(_value(given["lane"], row)) for rows in parts for row in rows]
+
+
+@dataclass(eq=False)
 class _Going:
     """An example that is handed out segment by segment."""
 
@@ -850,6 +856,7 @@ class _Going:
     sizes: list[int]
     at: int = 0
     lane: int = -1
+    number: int = -1  # of the lane that is declared
 
     @property
     def over(self) -> bool:
@@ -863,7 +870,8 @@ def _admission(given: dict[str, Any], partition: int) -> Callable[[Row], _Going]
         nonlocal inserted
         inserted += 1
         begins, sizes = _geometry(row, given)
-        return _Going(row, inserted - 1, _row_key(row, given), begins, sizes)
+        number = int(_value(given["lane"], row)) if "lane" in given else -1
+        return _Going(row, inserted - 1, _row_key(row, given), begins, sizes, number=number)
 
     return going
 
@@ -884,7 +892,14 @@ def _segmented(given: dict[str, Any], partition: int) -> Callable[[list[Row]], I
         fresh, lanes = [going(row) for row in rows], [None] * size
         while True:
             empty = [lane for lane in range(size) if lanes[lane] is None]
-            if len(fresh) >= len(empty) or small:
+            if "lane" in given:
+                admitted = fresh[: given.get("capacity", 1000) - (size - len(empty))]
+                own = [next((x for x in admitted if x.number == lane), None) for lane in empty]
+                for lane, one in zip(empty, own, strict=True) if small or all(own) else ():
+                    if one is not None:
+                        one.lane, lanes[lane] = lane, one
+                        fresh.remove(one)
+            elif len(fresh) >= len(empty) or small:
                 for lane in empty[: len(fresh)]:
                     lanes[lane] = fresh.pop(0)
                     lanes[lane].lane = lane

@@ -455,6 +455,9 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
         given["initial_states"] = {**dict(some), MARK: np.int64(0)}
     if order == "lanes":
         given["order"] = order
+        if chance.random() < 0.3:
+            lanes = f"{_HERE}:lane_0", "c", "y", "y"  # by the number of lanes
+            given["lane"] = lanes[given["batch_size"] - 1]
     if states == "trainer":
         given["state_placement"] = states
     if chance.random() < 0.3:
@@ -491,7 +494,10 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
 
 def _packed(chance: random.Random) -> Call:
     call, given = _segments(chance, "lanes", chance.choice(("server", "server", "trainer", "")))
-    for name in ("input_length", "stride", "left", "right", "phase", "phase_seed", "map_segments"):
+    for name in (
+        *("input_length", "stride", "left", "right", "phase", "phase_seed"),
+        *("map_segments", "lane"),
+    ):
         given.pop(name, None)
     if "s" in given["initial_states"]:
         given["initial_states"]["s"] = [np.float32(3), np.float32(-1)]

@@ -117,6 +117,10 @@ def thirds(columns: dict[str, Any]) -> Any:
     return columns["n"] % 3
 
 
+def lane_0(columns: dict[str, Any]) -> Any:
+    return columns["n"] * 0
+
+
 def other_key(example: Example, rng: Any) -> Example:
     """Give each copy of an example a key of its own."""
     return {**example, "key": example["key"] + b"-%d" % rng.integers(1 << 30)}

@@ -61,6 +61,7 @@ class Case:
         )
         self.batches: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
         self.cells: dict[Cell, dict[str, Any]] = {}
+        self._lane_of: dict[int, list[int]] = {}
         for p in range(partitions):
             self._expect(p)
 
@@ -79,6 +80,8 @@ class Case:
         rows, change.rows = change.rows, 0
         if self.feed.segmented:
             self.cells = {cell: values for cell, values in self.cells.items() if cell[0] != p}
+            if "lane" in self.feed.shape:
+                self._lane_of[p] = reference.lane_numbers(declared, p, self.partitions)
             for example in reference.segments(declared, p, self.partitions):
                 for cell in example:
                     self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
@@ -232,6 +235,8 @@ class Case:
         missing = self._all - sure.keys() - maybe
         if self.since is not None and self._steer == "drain":
             missing = set()
+        if "lane" in self.feed.shape and not self.feed.small:
+            missing = set()  # all that come after the last example of any lane
         if self.feed.segmented and missing and not self.feed.small:
             bound = self.feed.shape["batch_size"] * self._most
             lost = Counter((p, self._epoch(p, i)) for p, i in {name[:2] for name in missing})
@@ -338,6 +343,12 @@ class Case:
                 if not self.feed.lanes:
                     continue
                 lane = one.values["@lane"][row]
+                declared = (
+                    self._lane_of[p][index + 2**63 - (p << 51)] if p in self._lane_of else None
+                )
+                if declared not in (None, lane % self.feed.shape["batch_size"]):
+                    yield f"segment {cell} is in lane {lane}, not {declared}"
+                    return
                 if not 0 <= lane < one.lanes:
                     yield f"lane {lane} is not one of {one.lanes}"
                     return

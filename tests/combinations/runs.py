@@ -203,6 +203,8 @@ def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
         ahead = run.prefetch if isinstance(run.prefetch, int) else 2
         most = max(run.members, run.after, 1) * (1 if feed.lanes or run.world else 1 + ahead)
         capacity = chance.choice((None, 100, most * given["batch_size"] + chance.randint(0, 3)))
+        if "lane" in given and (capacity is None or not feed.small):
+            capacity = 100  # with fewer places a lane may lack examples
         return replace(feed, calls=(*calls, (name, {**given, "capacity": capacity})))
     if run.steers and name in BUCKETS:
         return replace(feed, calls=(*calls, (name, {**given, "capacity": chance.randint(1, 3)})))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 
+import headrace
 import headrace_server as hs
 from headrace.batches.segments import SegmentBatch
 from tests.patience import eventually
@@ -20,7 +24,7 @@ from .segment_streams import (
     plain,
     train,
 )
-from .serving import arrived, serving
+from .serving import arrived, kill_worker, serving
 
 
 def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipeline:
@@ -155,3 +159,75 @@ def test_a_loop_that_is_interrupted_while_it_takes_a_batch_goes_on_with_the_righ
         train(feed, ledger)
         assert rewound(server) == server.stats()["default"]["redelivered"] == 0
     ledger.assert_complete()
+
+
+# Lanes that are declared
+
+
+def assigned(numbers: list[int], **options: Any) -> hs.Pipeline:
+    """Examples of one to three steps, each with the number of its lane."""
+    examples = [
+        {"key": f"k{i}", "x": np.arange(1 + i % 3), "lane": lane} for i, lane in enumerate(numbers)
+    ]
+    given = {"num_unroll": 1, "batch_size": 2, "order": "lanes", "lane": "lane", **options}
+    return hs.from_examples(examples).batch_sequences_with_states(
+        "key", ["x"], ["lane"], None, {}, **given
+    )
+
+
+def test_ranks_train_the_examples_of_their_lanes_though_a_worker_dies():
+    """1. Two ranks of two lanes train two partitions, and a worker dies.
+    2. They go on.  Each lane has had its own examples, one after the other and to their ends.
+    """
+    numbers = [7 * i // 3 % 4 for i in range(40)]
+    came: dict[tuple[int, int], list[Any]] = {}
+    with serving(assigned(numbers), partitions=2, workers=2) as server:
+        with contextlib.ExitStack() as stack:
+            given = {"world_size": 2, "commit": "explicit"}
+            ranks = [connect(server, rank=rank, **given) for rank in range(2)]
+            feeds = [iter(stack.enter_context(feed)) for feed in ranks]
+            for step in itertools.count():
+                batches = [next(feed, None) for feed in feeds]
+                if step == 3:
+                    kill_worker(server)
+                if None in batches:
+                    break
+                for rank, batch in enumerate(batches):
+                    for row in batch.valid.nonzero()[0]:
+                        number = rank * 2 + batch.lane[row] % 2
+                        assert number == batch.context["lane"][row]
+                        cell = int(batch.original_key[row][1:]), int(batch.sequence[row])
+                        came.setdefault((batch.partition, int(number)), []).append(cell)
+                    batch.commit()
+    assert batches == [None, None] and len(came) == 8
+    for (partition, number), cells in came.items():
+        own = [i for i in range(20 * partition, 20 * partition + 20) if numbers[i] == number]
+        assert cells == [(i, segment) for i in own for segment in range(1 + i % 3)]
+
+
+def test_a_lane_without_examples_is_left_out_while_others_fill_the_capacity():
+    numbers = [0] * 6 + [1, 0, 1]
+    feeds = {
+        "small": assigned(numbers, capacity=3),
+        "whole": assigned(numbers, capacity=3, allow_small_batch=False),
+        "wide": assigned(numbers),
+        "high": assigned([0, 1, 2]),
+        "low": assigned([0, -1]),
+    }
+    with serving(feeds) as server:
+        rows = {}
+        for name in ("small", "wide"):
+            with connect(server, feed=name) as feed:
+                rows[name] = [batch.lane.tolist() for batch in feed]
+        assert rows["wide"] == [[0, 1]] * 4 + [[0]] * 10
+        assert [0] in rows["small"][:9] and sum(map(len, rows["small"])) == 18
+        for name, text in (
+            ("whole", r"lane 1 has no example, .* capacity=3, are all of other lanes: raise"),
+            ("high", r"key b'k2': lane is 2; with batch_size=2 it must be .* between 0 and 1"),
+            ("low", r"record 1: .*lane \(column 'lane'\) is -1; it must be an integer, 0 or more"),
+        ):
+            with (
+                pytest.raises(headrace.DataError, match=text),
+                connect(server, feed=name) as feed,
+            ):
+                list(feed)

@@ -31,7 +31,7 @@ from ..pipeline.segment_options import (
 )
 from ..reading.chunk import BadRecords, Chunk, Faults, Origin, without
 from ..reading.columns import Column, Ragged, Strings, ragged_of, window
-from ..reading.row_values import LENGTH, Values, as_int64
+from ..reading.row_values import LENGTH, Rule, Values, as_int64
 from ..shaping import chance
 from ..shaping.log_admission import Growth
 from ..shaping.segments import AT_SERVER, AT_TRAINER, NOWHERE, Segments
@@ -93,6 +93,7 @@ LONG_ROW = 8192
 #: Steps of a sequence: bytes of each, the first byte of each example, the buffer, and each run of
 #: as many bytes as a row has, unless these are too many.
 Steps = tuple[int, np.ndarray, memoryview, np.ndarray]
+_LANE = Rule("it must be an integer, 0 or more", "lane_out_of_range", most=2**31 - 1, whole=True)
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
 
@@ -109,7 +110,8 @@ class Offer:
     openings: np.ndarray | None  # int64 [n], steps of the first segment, where that is drawn
     sequences: Mapping[str, Ragged]
     #: By name in a batch: keys, context and facts of examples.  ``@numbers``, int64 [n, 2]: the
-    #: number of segments, and the length that the user declares.
+    #: number of segments, and the length that the user declares.  ``@lanes``: where examples are
+    #: assigned to lanes.
     columns: Mapping[str, Any]
     initial: Mapping[str, Column]  # initial states that each example brings
     begins: np.ndarray | int = 0  # the first step of each that is here
@@ -222,6 +224,10 @@ class Cutting:
         self._lengths: Values | None = None
         if self._length is not None:
             self._lengths = Values(str(shape.kind), "input_length", self._length, sequence=True)
+        self._lane_of: Values | None = None
+        self.assigned = "lane" in options  # whether examples are assigned to lanes
+        if self.assigned:
+            self._lane_of = Values(str(shape.kind), "lane", options["lane"])
         self._sequences = columns_by_name(options["input_sequences"])
         self._context = columns_by_name(options["input_context"])
         self.sequences = {name: known[column] for name, column in self._sequences.items()}
@@ -248,6 +254,7 @@ class Cutting:
             cut=cut,
             most=self.most,
             growth=growth if live else None,
+            assigned=self.assigned,
         )
 
     def check_state_bytes(self, most: int) -> None:
@@ -318,6 +325,9 @@ class Cutting:
     def offer(self, chunk: Chunk, bad: BadRecords, epoch: int) -> tuple[Chunk, Offer]:
         """Return the examples of a chunk that can be cut; report the others."""
         totals: np.ndarray | None = None
+        if self._lane_of is not None:
+            chunk, lanes = self._lane_of.sound(chunk, bad, _LANE)
+            chunk = chunk.with_fact("lanes", as_int64(lanes))
         if self._lengths is not None and len(chunk):
             chunk, lengths = self._lengths.sound(chunk, bad, LENGTH)
             totals = as_int64(lengths)

@@ -230,6 +230,7 @@ class SegmentRun(Run):
         line, known = self._stored.read(read, len(chunk), before, cursor)
         keys = [(read.epoch, key) for key in offer.keys]
         facts = {"key": keys, "steps": offer.steps, "openings": offer.openings}
+        facts["lanes"] = offer.columns.get("@lanes")
         return chunk, {**facts, "line": line, "known": known}
 
     def _offered(self, read: Read, chunk: Chunk) -> tuple[Chunk, Offer]:
@@ -402,6 +403,7 @@ class SegmentRun(Run):
         keys = self.machine.entries.keys_of(entries)
         change = self._stored.flushed(known, of_batch, keys, state_columns(states))
         self._changes.append(change)
+        self._moved = True
 
     # The store
 
@@ -419,7 +421,7 @@ class SegmentRun(Run):
         if machine.log is None and (reading := machine.reading())["read"] != self._read_rows:
             self._read_rows = reading["read"]
             meta["read"] = pack(reading)
-        if self._moved and not self.cutting.at_trainer:
+        if self._moved and (self.cutting.assigned or not self.cutting.at_trainer):
             self._moved = False
             meta["places"] = self._places()
         changes, self._changes = self._changes, []

@@ -812,6 +812,7 @@ class Pipeline:
         padding_values: PaddingValues | None = None,
         mask: bool = False,
         pack: bool = False,
+        lane: Value | None = None,
         max_staleness: int | None = None,
         stale: Literal["skip", "mark"] = "skip",
         exact_last: bool = False,
@@ -859,6 +860,12 @@ class Pipeline:
 
         With ``pack`` a lane goes on with the next example where one ends inside a row, so that only
         the last rows of a partition have padding: see docs/packing.md.
+
+        ``lane`` assigns examples to lanes: a column of integers, or a function of the columns.  A
+        partition has ``batch_size`` lanes, and that many more for each further rank: rank r has the
+        numbers from r · ``batch_size`` on.  Examples of a lane follow one another in their order;
+        one whose lane is busy waits, and counts in ``capacity``.  Where that is reached and a lane
+        has no example, batches leave it out (``allow_small_batch``) until others have caught up.
 
         Directly after ``live`` a segment is handed out as soon as its steps are there.  One whose
         policy lags by more than ``max_staleness`` versions is left out (``stale="skip"``), or is

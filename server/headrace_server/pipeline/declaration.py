@@ -242,6 +242,8 @@ class Declaration:
         if self.source.logs:
             return "producers push to its log"
         if self.segmented:
+            if "lane" in self.shape.options:
+                return "only reading shows which lane has which example (lane=)"
             if self.shape.options["order"] != "lanes" and not ranks:
                 return (
                     "how many rows the last batches have depends on when states are saved; with "

@@ -139,6 +139,10 @@ def segmented(
         _check_packed(options)
     else:
         del options["pack"]  # so that states of earlier releases go on
+    if options["lane"] is None:
+        del options["lane"]
+    else:
+        _check_lane(options, live)
     capacity, rows = options["capacity"], options["batch_size"]
     if capacity is not None and capacity < rows:
         raise ValueError(
@@ -250,6 +254,27 @@ def _check_packed(given: Options) -> None:
                 "examples begin inside rows, all with the same declared value; declare the column "
                 "as input_context, which has it for each example of a row"
             )
+
+
+def _check_lane(given: Options, live: bool) -> None:
+    """Raise ValueError for what does not go with examples that are assigned to lanes."""
+    what = f"lane={given['lane'][1]!r:.80}"
+    if given["order"] != "lanes":
+        raise ValueError(f"{what} needs order='lanes', not {given['order']!r}")
+    if "pack" in given:
+        raise ValueError(
+            f"{what} does not go with pack=True: a row goes on with the next example, whichever "
+            "lane that is of"
+        )
+    if live:
+        raise ValueError(
+            f"{what} does not go with a log (hs.live): where a sequence waits for steps its lane "
+            "goes to another"
+        )
+    if given["capacity"] is None:
+        raise ValueError(
+            f"{what} needs a capacity: examples wait for their lanes in memory, and it bounds them"
+        )
 
 
 def _check_number_of_columns(options: Options) -> None:

@@ -93,7 +93,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("input_length", _selector(sequence=True, integer=True)),
         ("rates", _selector(constant=(0, MAX_RATE))),
         ("weighted_resample.weights", _selector()),
-        ("which_bucket", _selector(integer=True)),
+        ("lane which_bucket", _selector(integer=True)),
         ("column input_key", _by(checks.checked_name)),
         ("args kwargs options", _by(checks.plain_data)),
         ("dtype", _by(checks.checked_dtype)),

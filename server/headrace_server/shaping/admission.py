@@ -116,6 +116,7 @@ class Admission:
         self.next_line = 0  # number of the next example, as it is read
         self.finished = self.cancelled = False
         self._waiting: deque[Waiting] = deque()
+        self.lacking = False  # whether a lane waits for an example that is assigned to it
         self.fresh = Fifo()
         self.back = OldestFirst()  # examples that were handed out and whose next segment is ready
         self._refused: list[tuple[int, int]] = []
@@ -131,10 +132,16 @@ class Admission:
         if self.finished:
             return False
         admits = self.claimed > self.next_index
-        if not admits and (self._waiting or self.fresh.count >= self.read_ahead):
+        much = self.fresh.count >= self.read_ahead and not self.lacking
+        if not admits and (self._waiting or much):
             return False
+        return not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether no more examples may be admitted now."""
         room = self._room
-        return room is None or room > 0
+        return room is not None and room <= 0
 
     @property
     def _room(self) -> int | None:
@@ -157,16 +164,17 @@ class Admission:
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
         """Take a chunk's examples, in order: the ``key`` of each, and its ``steps``.
 
-        ``openings`` are the steps of first segments, where these are drawn.  ``line`` is the number
-        of the first example, and ``known`` marks those that an earlier process handled: they are
-        not admitted again, and already have their insertion index.
+        ``openings`` are the steps of first segments, where these are drawn, and ``lanes`` the lane
+        of each example, where that is declared.  ``line`` is the number of the first example, and
+        ``known`` marks those that an earlier process handled: they are not admitted again, and
+        already have their insertion index.
         """
         if self.finished:
             raise ValueError(f"chunk {chunk} is offered after the input has ended")
         if rows:
             steps, line = np.asarray(facts["steps"], np.int64), facts.get("line", self.next_line)
             openings, known = facts.get("openings"), facts.get("known")
-            columns = self._entries.columns(chunk, steps, line, openings)
+            columns = self._entries.columns(chunk, steps, line, openings, facts.get("lanes"))
             left = self._entries.cut.left(np.zeros_like(steps), steps, openings)
             if known is not None:
                 left = left * (known == 0)

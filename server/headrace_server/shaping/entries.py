@@ -19,8 +19,8 @@ from .spans import NO_NUMBERS, Cut, Spans
 from .stored_state import AT, CHUNK, END, INDEX, LINE, OPEN, ROW, VERSION, Examples, Key
 
 _NUMBERS = ("line", "index", "chunk", "row", "at", "end", "version")  # as in Examples
-_TABLES = (*_NUMBERS, "done", "kept", "opening", "available", "rank", "standing", "out")
-_DONE, _KEPT, _OPENING = range(len(_NUMBERS), len(_NUMBERS) + 3)
+_TABLES = (*_NUMBERS, "done", "kept", "opening", "lane", "available", "rank", "standing", "out")
+_DONE, _KEPT, _OPENING, _LANE = range(len(_NUMBERS), len(_NUMBERS) + 4)
 #: Insertion index of an entry without an example: above all others.
 _NONE = 2**63 - 1
 
@@ -38,6 +38,7 @@ class Entries:
     done: np.ndarray  # number of committed steps …
     kept: np.ndarray  # … and of steps before the kept state
     opening: np.ndarray  # steps of the first segment, where that is drawn
+    lane: np.ndarray  # among those of all ranks, where examples are assigned to lanes
     # Only log_admission.py uses these:
     available: np.ndarray  # steps that are there
     rank: np.ndarray  # of the next segment
@@ -89,7 +90,12 @@ class Entries:
         return True
 
     def columns(
-        self, chunk: int, steps: np.ndarray, line: int, openings: np.ndarray | None
+        self,
+        chunk: int,
+        steps: np.ndarray,
+        line: int,
+        openings: np.ndarray | None,
+        lanes: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return columns for the tables of all examples of a chunk, without their indices."""
         columns = np.zeros((len(_TABLES), len(steps)), np.int64)
@@ -98,6 +104,8 @@ class Entries:
         columns[ROW], columns[END] = rows, steps
         if openings is not None:
             self.draws, columns[_OPENING] = True, openings
+        if lanes is not None:
+            columns[_LANE] = lanes
         return columns
 
     def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:

@@ -5,6 +5,11 @@
                examples.  Empty lanes take examples at the next batch: those that came back before
                fresh ones, the oldest first
 
+Examples may be *assigned* to lanes, by numbers below ``batch_size`` times the number of ranks: lane
+l of rank r is number r · batch_size + l.  An example then waits for its lane, and has a place of
+the capacity meanwhile.  Where all places are taken a lane without an example is left out of
+batches, if these may be small, until others have caught up.
+
 Lanes may be packed: where an example ends inside a row, its lane goes on there with the oldest
 ready one that is at its first step.  Rows take these in the order of steps, so which lane has which
 example does not depend on the length of a row.
@@ -13,10 +18,12 @@ example does not depend on the length of a row.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from headrace_proto.errors import DataError
 
 from ..leasing.words import ANYONE, Slot
 from .admission import Admission
@@ -116,14 +123,22 @@ class Lanes:
     """Batches of one segment of each lane of a seat."""
 
     def __init__(
-        self, admission: Admission, entries: Entries, size: int, small: bool, most: int
+        self,
+        admission: Admission,
+        entries: Entries,
+        size: int,
+        small: bool,
+        most: int,
+        assigned: bool,
     ) -> None:
-        """``most``: examples of a packed row."""
+        """``most``: examples of a packed row.  ``assigned``: whether examples have lanes."""
         self._admission = admission
         self._entries = entries
         self._size = size  # lanes of a seat
         self._small = small
         self._most = most
+        self._assigned = assigned
+        self.ranks = 0
         self.of: dict[Slot, Seat] = {}
         self.before: dict[Slot, Places] = {}  # of an earlier life, until a seat opens
         #: The lane in which each resting example of a log was.  It goes to another if the batch is
@@ -163,6 +178,13 @@ class Lanes:
                 pairs = zip(entries[rest].tolist(), lanes[rest].tolist(), strict=True)
                 self.rests |= {entry: (seat, lane) for entry, lane in pairs}
         return seat
+
+    def resume(self, places: Mapping[Slot, Places]) -> None:
+        """Note the places that an earlier life has stored."""
+        self.before = dict(places)
+        indices, lanes = self.before.pop(ANYONE, (NO_NUMBERS, NO_NUMBERS))
+        entries = self._entries.find(indices)
+        self._entries.lane[entries[entries >= 0]] = lanes[entries >= 0]
 
     def stay(self, seat: Seat, lanes: np.ndarray, entries: np.ndarray) -> None:
         """Keep in their lanes the examples of a log whose next segment is whole; others rest."""
@@ -210,6 +232,10 @@ class Lanes:
             going = going[self._entries.kept[lanes[going]] > 0]
             if len(going):
                 places[slot] = self._entries.index[lanes[going]], going
+        if self._assigned:  # of examples in no lane, too
+            begun = self._entries.used()
+            begun = begun[self._entries.kept[begun] > 0]
+            places[ANYONE] = self._entries.index[begun], self._entries.lane[begun]
         return places
 
     # Batches
@@ -226,7 +252,20 @@ class Lanes:
             seats.append(seat := self.of[slot])
             empty.append(lanes := (seat.lanes < 0).nonzero()[0])
             over, left = over or seat.over, left + len(lanes)
-        if left and not over:
+        if self._assigned and left and not over:
+            own = self._own(slots, empty)
+            lacking = any((entries < 0).any() for entries in own)
+            admission.lacking = lacking and not admission.closed
+            if admission.lacking and not (admission.full and self._small):
+                self._check_places()
+                return []
+            for seat, lanes, entries in zip(seats, empty, own, strict=True):
+                there = entries >= 0
+                if not lacking or self._small or some:
+                    left -= int(np.count_nonzero(there))
+                    admission.withdraw(entries[there])
+                    seat.put(lanes[there], entries[there])
+        elif left and not over:
             if admission.ready < left and not admission.closed:
                 return []
             if admission.ready >= left or self._small or some:
@@ -238,6 +277,8 @@ class Lanes:
                     entries = self.of.pop(slot).lanes
                     reason = "cancelled" if admission.cancelled else "remainder"
                     admission.drop(entries[entries >= 0], reason)
+                if self._assigned and not self.of:
+                    admission.drop_ready(reason)
             return []
         rows = [seat.rows for seat in seats]
         if self._entries.cut.packed:
@@ -246,6 +287,43 @@ class Lanes:
             for seat in seats if rows else ():
                 seat.over = True
         return rows
+
+    def _own(self, slots: Sequence[Slot], lanes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the oldest ready example that is assigned to each of these lanes; -1: none."""
+        tables, ready = self._entries, self._admission.all_ready()
+        ready = ready[np.lexsort((tables.index[ready], tables.lane[ready]))]
+        numbers, most = tables.lane[ready], self._size * max(1, self.ranks)
+        if len(numbers) and numbers[-1] >= most:
+            ranks = f" and {self.ranks} ranks" if self.ranks else ""
+            raise DataError(
+                f"key {tables.keys[ready[-1]][1]!r:.200}: lane is {numbers[-1]}; with batch_size="
+                f"{self._size}{ranks} it must be an integer between 0 and {most - 1}"
+            )
+        numbers, ready = np.append(numbers, most), np.append(ready, -1)
+        found = []
+        for slot, of_slot in zip(slots, lanes, strict=True):
+            wanted = of_slot + (self._size * slot if isinstance(slot, int) else 0)
+            at = numbers.searchsorted(wanted)
+            found.append(np.where(numbers[at] == wanted, ready[at], -1))
+        return found
+
+    def _check_places(self) -> None:
+        """Raise DataError where no example can come, and no seat can go on without one."""
+        if not self._admission.full:
+            return
+        waiting = list[int]()
+        for slot, seat in self.of.items():
+            empty = (seat.lanes < 0).nonzero()[0]
+            lacking = empty[self._own([slot], [empty])[0] < 0]
+            if not len(lacking):
+                return
+            waiting.append(int(lacking[0]))
+        raise DataError(
+            f"lane {waiting[0]} has no example, and the examples in flight, capacity="
+            f"{self._admission.capacity}, are all of other lanes: raise capacity, which bounds how "
+            "many wait in memory, have lanes take turns in the order of the source, or declare "
+            "allow_small_batch=True, which leaves the lane out until others have caught up"
+        )
 
     def _fill(self, seats: list[Seat], empty: list[np.ndarray], count: int) -> int:
         """Put so many examples in empty lanes, fewest used first; return the number."""
@@ -361,12 +439,15 @@ class Lanes:
         slot = next(iter(self.of), None) if out is None else out.batch.slot
         seat = None if slot is None else self.of.get(slot)
         fresh = self._admission.fresh
-        if seat is None or seat.over or self._admission.back.count:
+        if slot is None or seat is None or seat.over or self._admission.back.count:
             return None
         entries, empty = seat.lanes.copy(), (seat.lanes < 0).nonzero()[0]
         if fresh.count < len(empty):
             return None
-        entries[empty] = fresh.first(len(empty))
+        own = self._own([slot], [empty])[0] if self._assigned else fresh.first(len(empty))
+        if (own < 0).any():
+            return None
+        entries[empty] = own
         rows = entries, np.arange(len(entries)), (seat.started | (seat.lanes < 0)).nonzero()[0]
         cut = self._entries.cut
         if cut.packed:

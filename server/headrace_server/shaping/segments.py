@@ -62,8 +62,12 @@ class Segments(Machine, Shaper):
         cut: Cut | None = None,
         most: int = 1,
         growth: Growth | None = None,
+        assigned: bool = False,
     ) -> None:
-        """``most``: examples of a packed row.  ``growth``: of sequences of a log."""
+        """``most``: examples of a packed row.  ``growth``: of sequences of a log.
+
+        ``assigned``: whether each example has a declared lane.
+        """
         super().__init__(number)
         self.batch_size, self.allow_small = batch_size, allow_small
         self.lanes, self.states = lanes, states
@@ -78,7 +82,9 @@ class Segments(Machine, Shaper):
                 entries, number, batch_size, capacity, growth, self.chained
             )
         self.admission = admission
-        self._lanes = Lanes(admission, entries, batch_size, allow_small, most) if lanes else None
+        self._lanes: Lanes | None = None
+        if lanes:
+            self._lanes = Lanes(admission, entries, batch_size, allow_small, most, assigned)
         self._order = self._lanes or Arrival(admission, entries, allow_small)
         self.rewound = 0  # number of committed segments that are handed out again
         #: The last state of the input that an earlier life has stored; it reads again up to there.
@@ -503,7 +509,7 @@ class Segments(Machine, Shaper):
             self.admission.settle(out.draft.entries)
         self.run, self.world = run, world
         if self._lanes:
-            self._lanes.before = dict(places)
+            self._lanes.resume(places)
         self._lacks, self._rank_next = {}, [index] * world
         self._index, self._committed = index, (self._next_number, (self.epoch, index))
         self._adapt()
@@ -512,6 +518,8 @@ class Segments(Machine, Shaper):
     def _adapt(self) -> None:
         """Adapt the limits to another number of rows that are drafted together."""
         rows = self.batch_size * max(1, self.world)
+        if self._lanes:
+            self._lanes.ranks = self.world
         self.admission.read_ahead = max(self.admission.read_ahead, 4 * rows)
         self._drop_leftovers()
 
@@ -765,7 +773,7 @@ class Segments(Machine, Shaper):
             rank: list(range(at, self._index)) for rank, at in enumerate(self._rank_next)
         }
         if self._lanes:
-            self._lanes.before = dict(places)
+            self._lanes.resume(places)
         self.input.resume_epoch(self._index)
         self._adapt()
 
