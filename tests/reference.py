@@ -19,6 +19,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ Call = tuple[str, dict[str, Any]]
 _WORD = 2**64 - 1
 #: Streams of chance: the uses of one seed.
 _SHUFFLE, _WINDOW, _ACCEPT, _COPIES, _CLASSES, _KEYS, _MAPS, _PHASES = 1, 2, 4, 5, 6, 7, 8, 9
-_MIXES, _PASSES, _BLOCKS, _BLOCK_ROWS, _ROUNDS = 10, 11, 12, 13, 14
+_MIXES, _PASSES, _BLOCKS, _BLOCK_ROWS, _ROUNDS, _BATCHES = 10, 11, 12, 13, 14, 15
 ORDER = ("mix", "skip", "take", "concat", "shuffle", "repeat")
 _SEGMENTS = ("batch_sequences_with_states", "sequence_queueing_state_saver")
 #: By class, in proportions that a trainer can change.
@@ -602,7 +604,7 @@ def _shape(
     if kind == "batch" and "sources" not in given:
         return lambda rows: _batched(rows, given)
     if kind in ("batch", *BUCKETS):
-        return lambda rows: _bucketed(rows, kind, given)
+        return _shuffled(lambda rows: _bucketed(rows, kind, given), given, partition)
     if kind == "stratified_sample_unknown_dist":
         return _by_class(given, partition)
     if kind == "pack":
@@ -650,6 +652,27 @@ def _in_batches(
 def _length(selector: Any, row: Row) -> int:
     value = _value(selector, row)
     return len(value) if np.ndim(value) else int(value)
+
+
+def _shuffled(
+    shaped: Callable[[list[Row]], Iterator[Batch]], given: dict[str, Any], partition: int
+) -> Callable[[list[Row]], Iterator[Batch]]:
+    """Return batches with the buckets of some at a time in a drawn order, if that is declared."""
+    if "shuffle_batches" not in given:
+        return shaped
+    most, seed, blocks = given["shuffle_batches"], given.get("shuffle_seed", 0), count()
+
+    def ordered(rows: list[Row]) -> Iterator[Batch]:
+        formed = shaped(rows)
+        while block := [*islice(formed, most)]:
+            number = next(blocks)
+            key = partial(_bits, _derive(seed, partition), _BATCHES, number)
+            buckets = [one["@bucket"] for one in block]
+            for i in sorted(range(len(block)), key=key):
+                at = next(k for k, one in enumerate(block) if one["@bucket"] == buckets[i])
+                yield block.pop(at)
+
+    return ordered
 
 
 def _bucketed(rows: list[Row], kind: str, given: dict[str, Any]) -> Iterator[Batch]:

@@ -371,6 +371,12 @@ def _balance(chance: random.Random) -> dict[str, Any]:
     return {"balance": chance.choice(("x", "t")), "balance_batches": chance.choice((2, 3, 4))}
 
 
+def _in_blocks(chance: random.Random) -> dict[str, Any]:
+    if chance.random() < 0.6:
+        return {}
+    return {"shuffle_batches": chance.choice((2, 3, 7)), "shuffle_seed": chance.randrange(9)}
+
+
 def _batch(chance: random.Random) -> Call:
     sizes = {"batch_size": chance.choice((1, 3, 4))}
     return "batch", {**sizes, **_padding(chance), **_balance(chance)}
@@ -386,6 +392,7 @@ def _bucket(chance: random.Random) -> Call:
     }
     if chance.random() < 0.5:
         given["keep_input"] = "c"
+    given |= _in_blocks(chance)
     if chance.random() < 0.5:
         given["input_length"] = "x"
     return "bucket", given
@@ -412,6 +419,7 @@ def _by_length(chance: random.Random) -> Call:
             {"ragged": True, "max_padded_elements": 14, "input_length": "x"},
         ]
     )
+    given |= _in_blocks(chance)
     if "max_padded_elements" not in given:
         given |= _balance(chance)
     return "bucket_by_sequence_length", given

@@ -568,6 +568,8 @@ class Pipeline:
         ragged: bool = False,
         balance: Value | None = None,
         balance_batches: int = _BALANCE_BATCHES,
+        shuffle_batches: int | None = None,
+        shuffle_seed: int | None = None,
     ) -> Pipeline:
         """Return batches of examples of one bucket each, whose number is ``batch.bucket``.
 
@@ -585,6 +587,11 @@ class Pipeline:
         The arguments from ``pad_to_multiple`` on are those of ``batch``; each bucket balances its
         own batches.  A budget of lengths counts what is padded so; of ragged rows it is the sum of
         their lengths.
+
+        With ``shuffle_batches`` the buckets of so many batches at a time come in an order drawn
+        from ``shuffle_seed`` (None: 0), so that neighbours differ in length also where the data is
+        ordered.  Batches of one bucket keep their order.  A partition then holds the rows of so
+        many batches.
 
         A partition makes ``capacity`` batches ahead of the trainers, at most 64 MiB of them (2 MiB
         for each batch of a capacity beyond 32).  Beside the batch that it gathers, a bucket holds
@@ -616,6 +623,8 @@ class Pipeline:
         ragged: bool = False,
         balance: Value | None = None,
         balance_batches: int = _BALANCE_BATCHES,
+        shuffle_batches: int | None = None,
+        shuffle_seed: int | None = None,
         num_buckets: int | None = None,
     ) -> Pipeline:
         """Return batches of examples of similar length; ``batch.length`` holds the lengths.
@@ -653,6 +662,12 @@ class Pipeline:
         if count is None:
             count = len(_ascending(boundaries)) + 1
         given["boundaries"] = boundaries
+        if given["shuffle_batches"] is None:
+            if given["shuffle_seed"] is not None:
+                raise ValueError(f"shuffle_seed={given['shuffle_seed']} needs shuffle_batches=")
+            del given["shuffle_batches"], given["shuffle_seed"]
+        else:
+            given["shuffle_seed"] = given["shuffle_seed"] or 0
         budget, most = given["max_padded_elements"], given["max_examples_in_flight"]
         given["bucket"] = given.pop("which_bucket", None)
         given["length"] = given.pop("input_length")

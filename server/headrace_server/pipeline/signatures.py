@@ -69,6 +69,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("batch_size group lanes max_open", _integer(1, MAX_BATCH_SIZE)),
         ("live.max_open", _integer(1, _INT31)),
         ("balance_batches", _integer(1, 4096)),
+        ("shuffle_batches", _integer(2, 4096)),
         # The rows of each block that is mixed are found by a pass over all of them.
         ("blocks", _integer(1, 1024)),
         ("block_bytes", _integer(1, _INT31)),
@@ -78,7 +79,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
         ("left right shift", _integer(0, _INT31)),
         # Rows of a window lie in memory, and a position in it fits 32 bits.
         ("num_unroll pack.length pad_to_multiple stride window", _integer(1, _INT31)),
-        ("make_keys_unique_seed phase_seed seed", _integer(-(2**63), 2**63 - 1)),
+        ("make_keys_unique_seed phase_seed seed shuffle_seed", _integer(-(2**63), 2**63 - 1)),
         # Each bucket costs a queue in every partition.
         ("num_buckets", _integer(1, 65_536)),
         ("bucket.capacity bucket_by_sequence_length.capacity", _integer(1, 65_536)),

@@ -3,6 +3,9 @@
     offer(chunk) ─► one queue per bucket ─► batches, in the order in which they became full
     finish()     ─► the remainders of the buckets, ascending bucket id, or dropped
 
+    shuffled by 4     full   0 0 1 1 │ 1 2 2 2     the buckets of 4 batches at a time are put in a
+                      out    1 0 1 0 │ 2 2 1 2     drawn order; batches of one bucket keep theirs
+
 Inside a bucket rows keep their order.  A batch becomes full with the row that reaches the bucket's
 batch size.  With a budget (``max_padded_elements``) a batch also becomes full when the row arrives
 that does not fit: with it, the padded length times the number of rows would exceed the budget.
@@ -21,8 +24,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .plan import State, balanced
-from .row_queue import COST, LENGTH, MAX_COUNTER, ROW, Fronts, QueuedRows, decoded, waiting
+from . import chance
+from .plan import Draft, State, balanced
+from .row_queue import COST, LENGTH, MAX_COUNTER, ROW, Formed, Fronts, QueuedRows, decoded, waiting
 
 #: Maximum length of an array; rounding up a larger number could exceed 64 bits.
 _LONGEST = 2**62
@@ -113,9 +117,15 @@ class Buckets(QueuedRows):
         padding: Padding = NO_PADDING,
         ragged: bool = False,
         balance_batches: int = 0,
+        shuffle_batches: int = 0,
+        seed: int = 0,
     ) -> None:
+        """``shuffle_batches``: so many formed batches get a drawn order together."""
         count = len(batch_sizes)
         super().__init__(count, batch_sizes)
+        self._together, self._seed = shuffle_batches, seed
+        self._blocks = 0  # that were put in order
+        self._unordered = 0  # the last formed batches, which are not
         self._window = balance_batches
         self._settings = {
             "batch_sizes": list(batch_sizes),
@@ -123,6 +133,8 @@ class Buckets(QueuedRows):
         }
         if balance_batches:
             self._settings["balance_batches"] = balance_batches
+        if shuffle_batches:
+            self._settings |= {"shuffle_batches": shuffle_batches, "shuffle_seed": seed}
         self._padding = padding
         self._ragged = ragged
         self._fixed = not allow_smaller_final_batch and max_padded_elements is None
@@ -185,6 +197,35 @@ class Buckets(QueuedRows):
             self._form(((bucket, size),), full)
             if full and self.max_padded_elements is not None:
                 self._longest[bucket] = self._measured(bucket)
+
+    def _form(self, rows: Fronts, times: int = 1) -> None:
+        if not self._together:
+            super()._form(rows, times)
+            return
+        for _ in range(times):
+            self._formed.append(Formed(rows, 1))
+            self._unordered += 1
+            if self._unordered == self._together:
+                self._order()
+
+    def _order(self) -> None:
+        """Put the buckets of the unordered batches in a drawn order."""
+        block = [self._formed.pop().rows for _ in range(self._unordered)][::-1]
+        buckets, order = np.array([rows[0][0] for rows in block]), np.arange(len(block))
+        drawn = buckets[chance.bits(self._seed, chance.BATCHES, self._blocks, order).argsort()]
+        order[drawn.argsort(kind="stable")] = buckets.argsort(kind="stable")
+        for at in order.tolist():
+            super()._form(block[at])
+        self._blocks, self._unordered = self._blocks + 1, 0
+
+    def next_draft(self) -> Draft | None:
+        return super().next_draft() if len(self._formed) > self._unordered else None
+
+    def finish(self, drop: bool = False) -> None:
+        super().finish(drop)
+        self._unordered *= not drop
+        if self._unordered:
+            self._order()
 
     def _fill_balanced(self, bucket: int, rows: np.ndarray) -> list[tuple[int, int, int]]:
         """Find full batches of a bucket: ``balance_batches`` of them become full at a time."""
@@ -283,13 +324,20 @@ class Buckets(QueuedRows):
 
     def snapshot(self) -> State:
         counts = [[bucket, *of_bucket] for bucket, of_bucket in self.padding.items()]
-        return {**super().snapshot(), "padding": counts}
+        order = {"blocks": self._blocks, "unordered": self._unordered} if self._together else {}
+        return {**super().snapshot(), "padding": counts, **order}
 
     def restore(self, state: State) -> None:
         (counts,) = self._stored(state, {"padding": list})
         padding = decoded("padding", lambda: {int(b): [int(p), int(r)] for b, p, r in counts})
+        blocks, unordered = 0, 0
+        if self._together:
+            blocks, unordered = self._stored(state, {"blocks": int, "unordered": int})
         super().restore(state)
-        self.padding = padding
+        ends = [formed.times for formed in self._formed][len(self._formed) - unordered :]
+        if not 0 <= unordered < max(1, self._together) or ends != [1] * unordered:
+            raise ValueError(f"the field 'unordered' can not be {unordered}")
+        self.padding, self._blocks, self._unordered = padding, blocks, unordered
 
 
 def _costs(lengths: np.ndarray, budget: int) -> np.ndarray:

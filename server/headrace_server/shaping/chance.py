@@ -37,6 +37,7 @@ PASSES: Final = 11  # the keys of the examples of a source that a mix goes throu
 BLOCKS: Final = 12  # which partition has a block, and the order of its blocks
 BLOCK_ROWS: Final = 13  # the order within a block
 ROUNDS: Final = 14  # the order of the rows of several blocks that are mixed
+BATCHES: Final = 15  # the order of the buckets of some batches
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

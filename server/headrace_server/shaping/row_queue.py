@@ -99,7 +99,7 @@ def _unpacked(plain: Sequence[list[Any]]) -> Fifo:
 
 
 @dataclass(slots=True)
-class _Formed:
+class Formed:
     """Equal batches, one after the other."""
 
     rows: Fronts
@@ -121,7 +121,7 @@ class QueuedRows(RowShaper):
         self._settings: dict[str, object] = {}
         #: Sizes of batches that are not formed yet: one, or one for each bucket.
         self.batch_sizes = self._declared = tuple(batch_sizes)
-        self._formed: deque[_Formed] = deque()
+        self._formed: deque[Formed] = deque()
 
     @abstractmethod
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
@@ -141,7 +141,7 @@ class QueuedRows(RowShaper):
         if self._formed and self._formed[-1].rows == rows:
             self._formed[-1].times += times
         elif times:
-            self._formed.append(_Formed(rows, times))
+            self._formed.append(Formed(rows, times))
 
     def next_draft(self) -> Draft | None:
         if not self._formed:
@@ -172,7 +172,7 @@ class QueuedRows(RowShaper):
         """Return the number of rows of each queue that are in no formed batch."""
         return self._left([queue.count for queue in self._queues], self._formed)
 
-    def _left(self, rows: list[int], batches: Iterable[_Formed]) -> list[int]:
+    def _left(self, rows: list[int], batches: Iterable[Formed]) -> list[int]:
         for formed in batches:
             for queue, count in formed.rows:
                 rows[queue] -= count * formed.times
@@ -248,11 +248,11 @@ class QueuedRows(RowShaper):
     def _stored(self, state: State, kinds: Mapping[str, type]) -> list[Any]:
         return [*stored_fields(state, f"a shape {self.kind!r}", kinds, **self._settings).values()]
 
-    def _batch(self, plain: list[Any]) -> _Formed:
+    def _batch(self, plain: list[Any]) -> Formed:
         rows = tuple((_below(queue, len(self._queues)), int(count)) for queue, count in plain[0])
         if plain[1] < 1 or not rows or min(count for _, count in rows) < 1:
             raise ValueError(f"a batch can not be {plain}")
-        return _Formed(rows, plain[1])
+        return Formed(rows, plain[1])
 
 
 def decoded(name: str, read: Callable[[], T]) -> T:

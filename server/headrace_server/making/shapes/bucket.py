@@ -12,6 +12,7 @@ from headrace_proto.schema import Field
 from ...pipeline.argument_checks import Selector
 from ...reading.chunk import BadRecords, Chunk
 from ...reading.row_values import COST, LENGTH, Values, as_int64
+from ...shaping import chance
 from ...shaping.bucket import NO_PADDING, Buckets, bucket_of
 from ..shape import Fields, PaddedRows, RowFacts, noted, numbered, split
 
@@ -35,6 +36,8 @@ class Bucket(PaddedRows):
         balance: Selector | None = None,
         balance_batches: int = 0,
         num_buckets: int | None = None,
+        shuffle_batches: int = 0,
+        shuffle_seed: int = 0,
         **padding: Any,
     ) -> None:
         """``num_buckets``: those whose boundaries are not found yet; see ``bucket_sample``.
@@ -52,6 +55,7 @@ class Bucket(PaddedRows):
         self._capacities, self._budget = bucket_capacities, max_padded_elements
         self._in_flight = max_examples_in_flight
         self._balance, self._window = balance, balance_batches
+        self._together, self._seed = shuffle_batches, shuffle_seed
         self._selectors = {
             name: (argument, selector)
             for name, argument, selector in (
@@ -76,7 +80,14 @@ class Bucket(PaddedRows):
     def machine(self, partition: int) -> Buckets:
         padding = NO_PADDING if "cost" in self._selectors else self.padding
         return Buckets(
-            self.batch_sizes, self.allow_smaller, self._budget, padding, self.ragged, self._window
+            self.batch_sizes,
+            self.allow_smaller,
+            self._budget,
+            padding,
+            self.ragged,
+            self._window,
+            self._together,
+            chance.derive(self._seed, partition) if self._together else 0,
         )
 
     def open(self, partition: int) -> None:
