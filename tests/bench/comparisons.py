@@ -54,7 +54,8 @@ ALL = [
         _w1("headrace first epoch", "tf.data service first epoch", 3.0), workload="W1 first epoch"
     ),
     _w1("headrace default settings", _SERVICE, 3.5, cpu=0.3),
-    _w1("headrace fit", f"{_SERVICE} fit"),
+    _w1("headrace fit", f"{_SERVICE} fit", 1.3),
+    _w1("headrace Lightning", "torch DataLoader Lightning, 2 workers", 1.0),
     _w1("headrace from Arrow", _SERVICE, 6.0),
     _w1("headrace from Parquet", _SERVICE, 3.0),
     _since(_w1, "headrace shm tf"),

@@ -18,7 +18,7 @@ from . import grain_peers, sequences, servers, workloads
 from . import torch_peers as torch
 from .crowds import crowd
 from .environments import EARLIER, EARLIER_COMMIT
-from .keras_fit import fit_steps
+from .keras_fit import fit_steps, lightning_steps
 from .processes import helper, last_line
 from .state_peers import barrier, windows
 from .state_trainers import trainer
@@ -62,13 +62,16 @@ def _headrace(
 ) -> Contestant:
     """``prefetch=None``: nothing but the framework is asked for.
 
-    ``by``: loop, or fit, by the batches of its dataset.  ``ids``: the column that is 0 where a
-    batch has padding.
+    ``by``: loop; fit, by the batches of its dataset; or Lightning's loop.  ``ids``: the column that
+    is 0 where a batch has padding.
     """
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
 
     def steps(directory: Path) -> Steps:
-        import tensorflow  # noqa: F401
+        if by == "lightning":
+            import torch  # noqa: F401
+        else:
+            import tensorflow  # noqa: F401
 
         import headrace
 
@@ -78,6 +81,11 @@ def _headrace(
         with helper("servers", kind, str(directory)) as server:
             address = last_line(server)
             yield READY
+            if by == "lightning":
+                from headrace.torch import FeedDataset
+
+                with FeedDataset(address) as rows:
+                    yield from lightning_steps(rows)
             with headrace.connect(address, framework="tf", **asked) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
@@ -258,6 +266,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace tcp tf": _headrace("headrace-w1", _w1, tcp=True),
     "headrace default settings": _headrace("headrace-w1", _w1, prefetch=None),
     "headrace fit": _headrace("headrace-w1", _w1, prefetch=None, by="fit"),
+    "headrace Lightning": _headrace("headrace-w1", _w1, prefetch=None, by="lightning"),
     "headrace, 1 trainer": crowd(1),
     "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", _w1),
@@ -290,6 +299,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "Barrier in the graph": barrier(),
     "tf.data windows": windows,
     "torch DataLoader, 2 workers": torch.loader("W1", 2, _w1),
+    "torch DataLoader Lightning, 2 workers": torch.loader("W1", 2, _w1, lightning=True),
     "torch DataLoader sequences, 2 workers": torch.loader("W2", 2, _w2),
     "Grain, 2 workers": grain_peers.whole_batches("W1", _w1),
     "Grain images, 2 workers": grain_peers.whole_batches("W3", _w3),

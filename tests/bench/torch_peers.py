@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import by_hand
+from .keras_fit import lightning_steps
 from .steps import LOADED, READY, Check, Contestant, Steps
 
 
@@ -36,7 +37,7 @@ class _Batches:
         return tensors(self._source.batch(number))
 
 
-def loader(workload: str, workers: int, check: Check) -> Contestant:
+def loader(workload: str, workers: int, check: Check, lightning: bool = False) -> Contestant:
     def steps(directory: Path) -> Steps:
         import torch
 
@@ -49,6 +50,8 @@ def loader(workload: str, workers: int, check: Check) -> Contestant:
             sampler=itertools.count(),
             num_workers=workers,
         )
+        if lightning:
+            yield from lightning_steps(batches)
         checked = False
         for batch in batches:
             if not checked:
