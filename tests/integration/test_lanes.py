@@ -222,7 +222,7 @@ def test_a_lane_without_examples_is_left_out_while_others_fill_the_capacity():
         assert rows["wide"] == [[0, 1]] * 4 + [[0]] * 10
         assert [0] in rows["small"][:9] and sum(map(len, rows["small"])) == 18
         for name, text in (
-            ("whole", r"lane 1 has no example, .* capacity=3, are all of other lanes: raise"),
+            ("whole", r"lane 1 has no example, .* capacity=3, are all of other lanes: "),
             ("high", r"key b'k2': lane is 2; with batch_size=2 it must be .* between 0 and 1"),
             ("low", r"record 1: .*lane \(column 'lane'\) is -1; it must be an integer, 0 or more"),
         ):

@@ -145,7 +145,10 @@ def test_a_result_that_varies_is_padded_and_one_that_does_not_fit_is_a_bad_segme
     feeds = {"shown": frames.map_segments(boxed), "short": short, "skips": short.options(**skip)}
     with serving(feeds) as server:
         for name, text in (
-            ("shown", r"shape \[1, 2\], .* declare schema= where sizes vary"),
+            (
+                "shown",
+                r"sequence 'boxes': has the shape \[1, 2\], which does not fit int64\[0, 2\]",
+            ),
             ("short", r"segment 3 of 4: .* \[3, 2\]; pad_to gives room for \[2\]"),
         ):
             with (

@@ -34,6 +34,7 @@ from ..shaping.bucket import Padding
 from ..shaping.spans import Spans
 from .segment_block import LENGTHS, BlockLayout, Gathered, Result, SegmentBlock
 from .segment_cutting import Cutting, Offer
+from .shape import padded_shape
 
 #: The number that tells its draws from those of stages with the same seed.
 _STAGE = -1
@@ -58,9 +59,7 @@ class SegmentMap:
         self._intake = intake
         self._cut = cutting.geometry.cut
         self._reported: set[tuple[int, int]] = set()  # insertion indices and segments
-        self._hint = ""
         if schema is None:
-            self._hint = "; the first segment showed the result: declare schema= where sizes vary"
             self.fields: Mapping[str, Field] = self._inferred(cutting)
         else:
             self.fields = schema_from_wire(schema)
@@ -68,9 +67,7 @@ class SegmentMap:
         #: The sequences of a batch: masks too, and the sizes that are declared.
         self.made = dict[str, Field]()
         for name, field in self.fields.items():
-            rest = field.shape[len(sizes.get(name, ())) :]
-            given = zip(sizes.get(name, ()), field.shape, strict=False)
-            shape = (*(dim if size is None else size for size, dim in given), *rest)
+            shape = padded_shape(field, sizes.get(name, ()))
             self.made[name] = Field(field.dtype, shape)
             if declared.get("mask") and field.ragged_dims:
                 self.made[name + MASK] = Field("bool", shape[: field.ragged_dims])
@@ -132,7 +129,7 @@ class SegmentMap:
                 try:
                     result = checked(result)
                 except (ValueError, TypeError, OverflowError) as misfit:
-                    fault = f"gave {misfit}{self._hint}"
+                    fault = f"gave {misfit}"
             if fault:
                 result = None
                 error = DataError(f"{where}: {function.label} {fault}")

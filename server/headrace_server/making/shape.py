@@ -197,10 +197,7 @@ class PaddedRows(Shape):
         padded = dict(fields)
         for name, sizes in self._pad_to.items():
             if name in fields and not size_fault(fields[name], sizes):  # ``facts`` refuses others
-                dims = fields[name].shape
-                given = (*sizes, *(None for _ in dims[len(sizes) :]))
-                shape = tuple(d if s is None else s for d, s in zip(dims, given, strict=True))
-                padded[name] = Field(fields[name].dtype, shape)
+                padded[name] = Field(fields[name].dtype, padded_shape(fields[name], sizes))
         schema = batch_schema(padded, self.batch_size)
         for name, field in varying(fields).items() if self.padding.mask else ():
             schema[name + MASK] = Field("bool", schema[name].shape[: 1 + field.ragged_dims])
@@ -211,6 +208,12 @@ class PaddedRows(Shape):
             return RaggedAssembly(parts, fields, dynamic_pad=False)
         bucket = max(draft.bucket, 0)
         return Assembly(parts, fields, self.dynamic_pad, self.padding, bucket)
+
+
+def padded_shape(field: Field, sizes: Sequence[int | None]) -> tuple[int | None, ...]:
+    """Return the shape of a column whose first dimensions have these sizes; None: their own."""
+    given = [*sizes, *(None for _ in field.shape[len(sizes) :])]
+    return tuple(d if s is None else s for d, s in zip(field.shape, given, strict=True))
 
 
 def noted(chunk: Chunk, name: str, values: np.ndarray) -> Chunk:

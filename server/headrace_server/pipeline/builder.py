@@ -983,21 +983,16 @@ class Pipeline:
         wire: Any = schema  # since it was checked
         for name, _, dims in wire or ():
             block_name("a name in schema", "sequences", name + MASK * (mask and -1 in dims))
-        padding = {
-            "pad_to_multiple": pad_to_multiple,
-            "pad_to": pad_to,
-            "padding_values": padding_values,
-            "mask": mask,
-        }
+        padding: dict[str, Any] = {"pad_to_multiple": pad_to_multiple, "pad_to": pad_to}
+        padding |= {"padding_values": padding_values, "mask": mask}
         for name, value in padding.items() if wire is None else ():
             if value:
                 raise ValueError(
                     f"{name}={value!r} is for sequences that vary, and a schema declares which do: "
                     "map_segments(…, schema={name: hs.sequence(dtype, shape)})"
                 )
-        given = {"dynamic_pad": True, **padding}
-        padding = padded(given, None if wire is None else schema_from_wire(wire))
-        del padding["dynamic_pad"]
+        known = None if wire is None else schema_from_wire(wire)
+        padding = padded({"dynamic_pad": True, **padding}, known)
         mapping = {"function": name_of(fn), "seed": seed, "schema": schema, **padding}
         return replace(self, _shape=Shape(SEQUENCES, {**shape.options, "map": mapping}))
 

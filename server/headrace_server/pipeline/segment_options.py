@@ -258,23 +258,14 @@ def _check_packed(given: Options) -> None:
 
 def _check_lane(given: Options, live: bool) -> None:
     """Raise ValueError for what does not go with examples that are assigned to lanes."""
-    what = f"lane={given['lane'][1]!r:.80}"
-    if given["order"] != "lanes":
-        raise ValueError(f"{what} needs order='lanes', not {given['order']!r}")
-    if "pack" in given:
-        raise ValueError(
-            f"{what} does not go with pack=True: a row goes on with the next example, whichever "
-            "lane that is of"
-        )
-    if live:
-        raise ValueError(
-            f"{what} does not go with a log (hs.live): where a sequence waits for steps its lane "
-            "goes to another"
-        )
-    if given["capacity"] is None:
-        raise ValueError(
-            f"{what} needs a capacity: examples wait for their lanes in memory, and it bounds them"
-        )
+    for wrong, why in (
+        (given["order"] != "lanes", f"needs order='lanes', not {given['order']!r}"),
+        ("pack" in given, "does not go with pack=True: rows take the next example of any lane"),
+        (live, "does not go with a log (hs.live): sequences that wait for steps leave their lane"),
+        (given["capacity"] is None, "needs a capacity, which bounds how many examples wait"),
+    ):
+        if wrong:
+            raise ValueError(f"lane={given['lane'][1]!r:.80} {why}")
 
 
 def _check_number_of_columns(options: Options) -> None:

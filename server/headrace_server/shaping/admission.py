@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .entries import Entries
+from .entries import LANE, Entries
 from .fifo import Fifo
 from .stored_state import AT, END, INDEX, Examples, Key
 
@@ -174,7 +174,9 @@ class Admission:
         if rows:
             steps, line = np.asarray(facts["steps"], np.int64), facts.get("line", self.next_line)
             openings, known = facts.get("openings"), facts.get("known")
-            columns = self._entries.columns(chunk, steps, line, openings, facts.get("lanes"))
+            columns = self._entries.columns(chunk, steps, line, openings)
+            if (lanes := facts.get("lanes")) is not None:
+                columns[LANE] = lanes
             left = self._entries.cut.left(np.zeros_like(steps), steps, openings)
             if known is not None:
                 left = left * (known == 0)

@@ -334,8 +334,7 @@ class Buckets(QueuedRows):
         if self._together:
             blocks, unordered = self._stored(state, {"blocks": int, "unordered": int})
         super().restore(state)
-        ends = [formed.times for formed in self._formed][len(self._formed) - unordered :]
-        if not 0 <= unordered < max(1, self._together) or ends != [1] * unordered:
+        if not 0 <= unordered <= len(self._formed):
             raise ValueError(f"the field 'unordered' can not be {unordered}")
         self.padding, self._blocks, self._unordered = padding, blocks, unordered
 

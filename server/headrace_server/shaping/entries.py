@@ -20,7 +20,7 @@ from .stored_state import AT, CHUNK, END, INDEX, LINE, OPEN, ROW, VERSION, Examp
 
 _NUMBERS = ("line", "index", "chunk", "row", "at", "end", "version")  # as in Examples
 _TABLES = (*_NUMBERS, "done", "kept", "opening", "lane", "available", "rank", "standing", "out")
-_DONE, _KEPT, _OPENING, _LANE = range(len(_NUMBERS), len(_NUMBERS) + 4)
+_DONE, _KEPT, _OPENING, LANE = range(len(_NUMBERS), len(_NUMBERS) + 4)
 #: Insertion index of an entry without an example: above all others.
 _NONE = 2**63 - 1
 
@@ -90,12 +90,7 @@ class Entries:
         return True
 
     def columns(
-        self,
-        chunk: int,
-        steps: np.ndarray,
-        line: int,
-        openings: np.ndarray | None,
-        lanes: np.ndarray | None = None,
+        self, chunk: int, steps: np.ndarray, line: int, openings: np.ndarray | None
     ) -> np.ndarray:
         """Return columns for the tables of all examples of a chunk, without their indices."""
         columns = np.zeros((len(_TABLES), len(steps)), np.int64)
@@ -104,8 +99,6 @@ class Entries:
         columns[ROW], columns[END] = rows, steps
         if openings is not None:
             self.draws, columns[_OPENING] = True, openings
-        if lanes is not None:
-            columns[_LANE] = lanes
         return columns
 
     def enter(self, columns: np.ndarray, keys: Sequence[Key]) -> np.ndarray:

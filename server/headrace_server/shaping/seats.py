@@ -309,21 +309,15 @@ class Lanes:
 
     def _check_places(self) -> None:
         """Raise DataError where no example can come, and no seat can go on without one."""
-        if not self._admission.full:
-            return
-        waiting = list[int]()
-        for slot, seat in self.of.items():
-            empty = (seat.lanes < 0).nonzero()[0]
-            lacking = empty[self._own([slot], [empty])[0] < 0]
-            if not len(lacking):
-                return
-            waiting.append(int(lacking[0]))
-        raise DataError(
-            f"lane {waiting[0]} has no example, and the examples in flight, capacity="
-            f"{self._admission.capacity}, are all of other lanes: raise capacity, which bounds how "
-            "many wait in memory, have lanes take turns in the order of the source, or declare "
-            "allow_small_batch=True, which leaves the lane out until others have caught up"
-        )
+        empty = {slot: (seat.lanes < 0).nonzero()[0] for slot, seat in self.of.items()}
+        lacking = [own < 0 for own in self._own([*empty], [*empty.values()])]
+        if self._admission.full and all(own.any() for own in lacking):
+            raise DataError(
+                f"lane {next(iter(empty.values()))[lacking[0]][0]} has no example, and those in "
+                f"flight, capacity={self._admission.capacity}, are all of other lanes: raise it, "
+                "have lanes take turns in the source, or declare allow_small_batch=True, which "
+                "leaves the lane out until others have caught up"
+            )
 
     def _fill(self, seats: list[Seat], empty: list[np.ndarray], count: int) -> int:
         """Put so many examples in empty lanes, fewest used first; return the number."""
