@@ -87,9 +87,10 @@ FORMATS: dict[str, tuple[Callable[[Path, range], None], Callable[[str], hs.Pipel
 }
 
 
-def written(directory: Path, kind: str) -> Path:
+def written(directory: Path, kind: str, each: int) -> Path:
+    directory.mkdir()
     for k in range(FILES):
-        FORMATS[kind][0](directory / f"{k}.data", range(k * EACH, (k + 1) * EACH))
+        FORMATS[kind][0](directory / f"{k}.data", range(k * each, (k + 1) * each))
     return directory
 
 
@@ -105,29 +106,41 @@ def stream(feed: Any, batches: int | None = None) -> list[Any]:
     return found
 
 
-def feed_of(source: hs.Pipeline, kind: str, shuffled: bool) -> hs.Pipeline:
-    window = 25 if kind == "tar" else None
-    source = source.shuffle(seed=3, window=window) if shuffled else source
-    return source.batch(7, allow_smaller_final_batch=True, dynamic_pad=True)
+def feed_of(where: object, kind: str, shuffled: bool, epochs: int = 1) -> hs.Pipeline:
+    source = FORMATS[kind][1](f"{where}/*.data")
+    source = source.shuffle(seed=3, window=25 if kind == "tar" else None) if shuffled else source
+    return source.repeat(epochs).batch(7, allow_smaller_final_batch=True, dynamic_pad=True)
 
 
 SHAPES = {"partitions": 2, "workers": 2}
+ORDERS = [(kind, True) for kind in FORMATS] + [
+    (kind, False) for kind in ("tfrecord", "arrow", "tar")
+]
+#: Formats that are read twice, by way of a copy.
+COPIED, EACH_COPIED = ("tfrecord", "arrow", "tar"), 150
 
 
-@pytest.mark.parametrize(
-    ("kind", "shuffled"),
-    [*((kind, True) for kind in FORMATS), ("tfrecord", False), ("arrow", False), ("tar", False)],
-)
-def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    written(data, kind)
-    read = FORMATS[kind][1]
-    with hs.run(feed_of(read(f"{data}/*.data"), kind, shuffled), **SHAPES) as server:
-        with connect(server) as feed:
-            want = stream(feed)
-    with RangeServer(data, faults=0.1, seed=1) as store:
-        far = feed_of(read(f"{store.url}/*.data"), kind, shuffled)
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> tuple[dict[str, Path], dict[Any, Any]]:
+    """The files of each format, and what each feed over local files gives; one server has all."""
+    place = tmp_path_factory.mktemp("data")
+    data = {kind: written(place / kind, kind, EACH) for kind in FORMATS}
+    data |= {f"{kind} twice": written(place / f"{kind}2", kind, EACH_COPIED) for kind in COPIED}
+    feeds = {f"{kind} {shuffled}": feed_of(data[kind], kind, shuffled) for kind, shuffled in ORDERS}
+    feeds |= {f"{kind} twice": feed_of(data[f"{kind} twice"], kind, True, 2) for kind in COPIED}
+    want = {}
+    with hs.run({name.replace(" ", "_"): one for name, one in feeds.items()}, **SHAPES) as server:
+        for name in feeds:
+            with connect(server, feed=name.replace(" ", "_")) as feed:
+                want[name] = stream(feed)
+    return data, want
+
+
+@pytest.mark.parametrize(("kind", "shuffled"), ORDERS)
+def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled, local, tmp_path):
+    data, want = local
+    with RangeServer(data[kind], faults=0.1, seed=1) as store:
+        far = feed_of(store.url, kind, shuffled)
         with hs.run(far, state_dir=tmp_path / "state", **SHAPES) as server:
             with connect(server) as feed:
                 before = stream(feed, 9)
@@ -135,38 +148,28 @@ def test_a_feed_over_ranges_is_that_over_local_files_and_resumes(kind, shuffled,
                 stream(feed, 4)
             with connect(server, resume=token) as feed:
                 after = stream(feed)
-        assert before + after == want
+        assert before + after == want[f"{kind} {shuffled}"]
         assert store.failed.total() > 0
         # No process reads a block twice: the supervisor, and the workers before and after.
         assert store.sent.total() <= 1.3 * (1 + 2 * SHAPES["workers"]) * SIZE
 
 
-@pytest.mark.parametrize("kind", ["tfrecord", "arrow", "tar"])
-def test_epochs_workers_and_later_servers_share_a_copy(kind, tmp_path):
+@pytest.mark.parametrize("kind", COPIED)
+def test_epochs_workers_and_later_servers_share_a_copy(kind, local, tmp_path):
     """A worker dies while it fills the copy.  Memory holds a third of the files."""
-    data, count = tmp_path / "data", 150
-    data.mkdir()
-    for k in range(FILES):
-        FORMATS[kind][0](data / f"{k}.data", range(k * count, (k + 1) * count))
+    data, want = local[0][f"{kind} twice"], local[1][f"{kind} twice"]
     size = sum(path.stat().st_size for path in data.iterdir())
     options = {**SHAPES, "cache_dir": tmp_path / "copy", "remote_cache_bytes": 1 << 20}
     options["http"] = "127.0.0.1:0"
-
-    def epochs(where: object) -> hs.Pipeline:
-        source = FORMATS[kind][1](f"{where}/*.data")
-        source = source.shuffle(seed=3, window=25 if kind == "tar" else None).repeat(2)
-        return source.batch(7, allow_smaller_final_batch=True, dynamic_pad=True)
-
-    with hs.run(epochs(data), **SHAPES) as server, connect(server) as feed:
-        want = stream(feed)
     with RangeServer(data) as store:
-        with hs.run(epochs(store.url), **options) as server, connect(server) as feed:
+        far = feed_of(store.url, kind, True, 2)
+        with hs.run(far, **options) as server, connect(server) as feed:
             found = stream(feed, 9)
             kill_worker(server)
             assert found + stream(feed) == want
         sent = store.sent.total()
         assert size <= sent <= 1.3 * size
-        with hs.run(epochs(store.url), **options) as server, connect(server) as feed:
+        with hs.run(far, **options) as server, connect(server) as feed:
             assert stream(feed) == want
             status = json.loads(get(server, "/status.json")[1])
             came = [worker["remote_bytes"] for worker in status["workers"]]
