@@ -342,15 +342,18 @@ class Ledger:
             p.granted = max(p.granted, p.stored + self.options.window)
 
     def _give_places(self) -> None:
-        given = sum(p.places for p in self._connections.values())
-        free = self.options.max_open - len(self.sequences.open) - given
-        for _ in range(min(free, len(self._waiting))):
+        free = self.options.max_open - len(self.sequences.open)
+        free -= sum(p.places for p in self._connections.values())
+        given = dict[int, _Producer]()
+        while free > 0 and self._waiting:
             p = self._connections.get(self._waiting.popleft())
             if p is not None and p.places < p.wants:
-                p.places += 1
+                p.places, free = p.places + 1, free - 1
+                given[p.connection] = p
                 if p.places < p.wants:
                     self._waiting.append(p.connection)
-                self._ack(p)
+        for p in given.values():
+            self._ack(p)
 
     def _answer(self, p: _Producer, stands: dict[bytes, int] | None = None) -> Answer:
         refused = tuple(sorted((n, why) for n, why in p.refused.items() if n <= p.durable))

@@ -15,7 +15,7 @@ import pytest
 from headrace_proto.errors import ServerError
 from headrace_server.files import journal_file
 from headrace_server.files.journal_file import HEAD, START, JournalFile, record_bytes
-from headrace_server.logs.ledger import LogOptions
+from headrace_server.logs.ledger import Ledger, LogOptions
 from headrace_server.logs.log import Log
 from headrace_server.logs.log_files import LogDamaged, LogFiles
 from headrace_server.logs.records import NEVER, Close, Kind, Record
@@ -442,3 +442,14 @@ def test_retention_passes_a_feed_by_that_is_not_required(pushed):
     assert first.record.kind == Kind.OPENED and first.file >= min(ledger.files)
     assert lost == 1 + 600 - len(later)  # it had the first one
     assert steps_of(log, first.position, 0, 40) == columns(first.record.key, 0, 40)
+
+
+def test_a_producer_with_many_openings_gets_places_for_all_at_once():
+    ledger = Ledger(LogOptions(max_open=7))
+    for connection in (1, 2):
+        ledger.greet(f"actor-{connection}", 1, connection, 0, 0.0)
+    ledger.stored(len(ledger.take()))
+    for connection in (1, 2):
+        ledger.append(connection, [], 0.0, 0, wants=5)
+    last = dict(ledger.sent)
+    assert (last[1].places, last[2].places) == (5, 2)
