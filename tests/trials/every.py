@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.scale import crowd, held, hosts
+from tests.scale.resting import resting
 
 from . import connections, endless, faults, hostile, live, messages, power, soak
 from .frame import Report, Setup
@@ -58,4 +59,5 @@ EVERY = {
     "owners": Trial("a trainer of 1 to 16 servers", hosts.owners, "1 min"),
     "sequences": Trial("1 to 100,000 sequences with states in flight", held.arrival, "2 min"),
     "lanes": Trial("10 to 10,000 lanes", held.lanes, "1 min"),
+    "resting": Trial("100,000 open sequences of a log that rest", resting, "5 min"),
 }

@@ -132,6 +132,7 @@ class Partitions:
         self.calls = False  # whether some batches are written by functions of the user's
         self._at_work: ServedFeed | None = None  # the feed of the step under way
         self._lacks: dict[ServedPartition, str] = {}  # what their next batches lack, not yet told
+        self._lacks_at = 0.0  # when these are described next
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[ServedPartition, float] = {}  # that have nothing yet: the next look
         self._now = time.monotonic()  # at the last tick
@@ -310,8 +311,11 @@ class Partitions:
         self._lacks[part] = text[:1000]
 
     def _report_lacks(self, now: float) -> None:
-        for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
-            part.waits = self._lacks.pop(part) + part.run.lacks()
+        """Describe what partitions wait for, at most once a second: some have many sequences."""
+        if now >= self._lacks_at:
+            self._lacks_at = now + _SILENT_S
+            for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
+                part.waits = self._lacks.pop(part) + part.run.lacks()
 
     def _note_end(self, part: ServedPartition) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
