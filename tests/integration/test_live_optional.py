@@ -16,10 +16,12 @@ import headrace_server as hs
 from tests.patience import PATIENCE_S, eventually
 
 from .serving import connect, kill_worker
-from .test_live import SCHEMA, live, produce, segments
+from .test_live import FEATURES, SCHEMA, live, produce, segments
 
 #: Bytes of an example, and of what feeds may be behind.
 EXAMPLE, MOST = 1 << 14, 1 << 20
+#: An example of a file that is mixed with a log.
+FILE = {"x": [0.0], "key": b"-2"}
 
 
 def optional(**options: Any) -> hs.Pipeline:
@@ -34,6 +36,12 @@ def plain(source: hs.Pipeline) -> hs.Pipeline:
 KINDS: dict[str, Callable[[], hs.Pipeline]] = {
     "batch": lambda: plain(optional()),
     "stages": lambda: plain(optional().map(dict, schema=SCHEMA).shuffle(seed=1, window=3)),
+    "mix": lambda: plain(
+        hs.mix(
+            {"live": optional(), "file": hs.from_examples([FILE] * 3, FEATURES)},
+            weights={"live": 1, "file": 1},
+        )
+    ),
     "states": lambda: segments(optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE),
     "lanes": lambda: segments(
         optional(), batch_size=1, capacity=4, num_unroll=EXAMPLE, order="lanes"
@@ -68,13 +76,13 @@ def keys_of(batch: Any, states: bool = False) -> list[int]:
     return [int(key) for key in batch.context["key"][batch.valid]]
 
 
-def train(server: hs.Server, feed: str, most: int = 1 << 30) -> list[int]:
-    """Train a feed to its end, or some batches; return the keys."""
+def train(server: hs.Server, feed: str, most: int = 1 << 30, **options: Any) -> list[int]:
+    """Train a feed to its end, or some batches; return the keys that are not of a file."""
     found = list[int]()
-    with connect(server, feed=feed, prefetch=1) as batches:
+    with connect(server, feed=feed, prefetch=1, **options) as batches:
         for _, batch in zip(range(most), batches, strict=False):
             found += keys_of(batch, bool(batches.states))
-    return found
+    return [key for key in found if key != -2]
 
 
 def lost(server: hs.Server, feed: str = "extra") -> int:
@@ -103,11 +111,36 @@ def test_an_absent_feed_holds_up_nobody_and_loses_what_is_counted(kind: str, par
         assert max(Counter(early + late).values()) == 1
         missing = total - len(early + late)
         assert missing
-        if kind in ("batch", "stages"):
+        if kind in ("batch", "stages", "mix"):
             assert lost(server) == missing
         else:  # batches that were made before have whole sequences of which the log has no more
             assert missing <= lost(server) <= missing + 8 * partitions
         assert server.stats()["main"]["log"]["lost"] == 0
+
+
+@pytest.mark.parametrize("kind", ["batch", "states", "lanes"])
+def test_ranks_of_an_absent_feed_go_on_together_after_what_it_lost(kind: str):
+    feeds = {"main": plain(live(max_backlog=MOST)), "extra": KINDS[kind]()}
+
+    def ranks(run: int, most: int = 1 << 30) -> list[int]:
+        given = {"feed": "extra", "most": most, "world_size": 2, "run": run}
+        trained = [pool.submit(train, server, rank=rank, **given) for rank in (0, 1)]
+        return [key for one in trained for key in one.result(PATIENCE_S)]
+
+    with hs.run(feeds) as server, produce(server) as out, ThreadPoolExecutor(3) as pool:
+        main = pool.submit(train, server, "main")
+        push(out, range(16))
+        early = ranks(1, most=1)
+        push(out, range(16, 160))
+        assert eventually(lambda: lost(server) > 0)
+        kill_worker(server)
+        push(out, range(160, 200))
+        out.close_log()
+        late = ranks(2)
+        assert Counter(main.result(PATIENCE_S)) == Counter(range(200))
+        assert max(Counter(early + late).values()) == 1 and early and late
+        missing = 200 - len(early + late)  # the last round of a batch may be left out
+        assert 0 < missing <= lost(server) + 1 and lost(server) <= missing + 8
 
 
 def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tmp_path: Path):
