@@ -5,6 +5,8 @@
     steps      an episode of 440 steps of 100 bytes is pushed one step at a time …
     episodes   … or at once
     actors     256 actors in 8 processes, one step of each in turn: R2D2's load (headrace alone)
+    paced      one step each 2 ms, each a segment: how long after its append a trainer has it,
+               where the log is on a disk (headrace alone)
 
 Headrace's trainer takes batches of 16 segments of 80 steps with 40 before them, and saves a state
 of 256; Reverb's takes trajectories of 120 steps (an episode at once is one item there);
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +39,47 @@ from .environments import Absent, Environments
 
 STEPS, UNROLL, LEFT, BATCH = 440, 80, 40, 16
 #: Processes of producers, and sequences that each has open, by mode.
-PRODUCERS = {"steps": (1, 1), "episodes": (1, 1), "actors": (8, 32)}
+PRODUCERS = {"steps": (1, 1), "episodes": (1, 1), "actors": (8, 32), "paced": (1, 1)}
+#: Modes of headrace alone, with what R2D2's actors push and its learner trains in a second.
+ALONE = {"actors": "; R2D2's load is 66,000 pushed, 25,600 trained", "paced": ""}
+PACE_S = 0.002
 OBS = np.random.default_rng(1).normal(size=(STEPS, 24)).astype(np.float32)
 REWARD = OBS[:, 0].copy()
-#: A contestant's address, then what waits until so many episodes are trained.
-Serving = contextlib.AbstractContextManager[tuple[str, Callable[[int], None]]]
+#: A contestant's address, then what waits until so many episodes are trained, and may return how
+#: long some steps took to the trainer.
+Training = Callable[[int], list[float] | None]
+Serving = contextlib.AbstractContextManager[tuple[str, Training]]
 
 
 @contextlib.contextmanager
-def headrace(mode: str) -> Iterator[tuple[str, Callable[[int], None]]]:
+def headrace(mode: str) -> Iterator[tuple[str, Training]]:
     import headrace
     import headrace_server as hs
 
     features = {"obs": hs.sequence("float32", (24,)), "reward": hs.sequence("float32")}
+    unroll, size, left = UNROLL, BATCH, LEFT
+    if mode == "paced":
+        features, unroll, size, left = {"at": hs.sequence("float64")}, 1, 1, 0
     feed = hs.live("episodes", features).batch_sequences_with_states(
-        None, ["obs", "reward"], [], None, {"h": hs.zeros((256,))}, UNROLL, BATCH, left=LEFT,
+        None, [*features], [], None, {"h": hs.zeros((256,))}, unroll, size, left=left,
         allow_small_batch=True,
     )  # fmt: skip
 
-    def train(episodes: int) -> None:
-        steps = 0
+    def train(episodes: int) -> list[float]:
+        steps, waits = 0, list[float]()
         with headrace.connect(server.address) as batches:
             for batch in batches:
+                if mode == "paced":
+                    waits.append(time.perf_counter() - batch.sequences["at"][0, 0])
                 batch.save_state("h", batch.state("h") + 1)
                 steps += int(batch.length.sum())
                 if steps == episodes * STEPS:
                     break
+        return waits
 
-    with hs.run(feed) as server:
-        yield server.address, train
+    with tempfile.TemporaryDirectory() as directory:
+        with hs.run(feed, state_dir=directory if mode == "paced" else None) as server:
+            yield server.address, train
 
 
 def headrace_push(address: str, mode: str, name: str, episodes: int) -> Iterator[None]:
@@ -79,13 +94,17 @@ def headrace_push(address: str, mode: str, name: str, episodes: int) -> Iterator
                 some[0].extend({"obs": OBS, "reward": REWARD})
             for t in range(STEPS if mode != "episodes" else 0):
                 for one in some:
-                    one.append({"obs": OBS[t], "reward": REWARD[t]})
+                    if mode == "paced":
+                        time.sleep(PACE_S)
+                        one.append({"at": time.perf_counter()})
+                    else:
+                        one.append({"obs": OBS[t], "reward": REWARD[t]})
             for one in some:
                 one.end()
 
 
 @contextlib.contextmanager
-def reverb(mode: str) -> Iterator[tuple[str, Callable[[int], None]]]:
+def reverb(mode: str) -> Iterator[tuple[str, Training]]:
     import reverb
     import tensorflow as tf
 
@@ -136,7 +155,7 @@ def reverb_push(address: str, mode: str, name: str, episodes: int) -> Iterator[N
 
 
 @contextlib.contextmanager
-def transfer_queue(mode: str) -> Iterator[tuple[str, Callable[[int], None]]]:
+def transfer_queue(mode: str) -> Iterator[tuple[str, Training]]:
     import ray
     import transfer_queue as queue
 
@@ -190,9 +209,10 @@ _MORE = {
 
 
 def _round(name: str, mode: str, episodes: int) -> None:
-    """Run one round in this process; print its steps in a second."""
+    """Run one round in this process; print its steps in a second, pushed and trained."""
     serve, _ = CONTESTANTS[name]
     with serve(mode) as (address, train), contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(PRODUCERS[mode][0]))
         producers = []
         for number in range(PRODUCERS[mode][0]):
             command = [sys.executable, "-m", __spec__.name, name, mode, str(episodes)]
@@ -208,10 +228,22 @@ def _round(name: str, mode: str, episodes: int) -> None:
         for producer in producers:
             producer.stdin.write("go\n")
             producer.stdin.flush()
-        train(episodes * len(producers))
+        pushed = [pool.submit(_pushed_at, producer) for producer in producers]
+        waits = train(episodes * len(producers))
         took, steps = time.perf_counter() - began, episodes * len(producers) * STEPS
         processor_us = (_processor_s() - spent) / steps * 1e6
-        print(json.dumps({"rate": steps / took, "us": processor_us}), flush=True)
+        pushing = max(one.result() for one in pushed) - began
+        found = {"rate": steps / took, "us": processor_us, "pushed": steps / pushing}
+        if waits:
+            cuts = np.quantile(waits, [0.5, 0.99]) * 1000
+            found |= dict(zip(("p50", "p99"), cuts.tolist(), strict=True))
+        print(json.dumps(found), flush=True)
+
+
+def _pushed_at(producer: subprocess.Popen[str]) -> float:
+    assert producer.stdout is not None
+    producer.stdout.readline()
+    return time.perf_counter()
 
 
 def _processor_s() -> float:
@@ -228,10 +260,11 @@ def _push(name: str, mode: str, episodes: int, address: str, producer: str) -> N
     sys.stdin.readline()
     for _ in pushing:
         pass
+    print("pushed", flush=True)
 
 
-def _rate(python: str, name: str, mode: str, episodes: int) -> tuple[float, float]:
-    """Return steps in a second, and microseconds of the processor for each, of a round."""
+def _rate(python: str, name: str, mode: str, episodes: int) -> dict[str, float]:
+    """Return the figures of a round: steps in a second, microseconds of the processor for each."""
     command = [python, "-m", __spec__.name, name, mode, str(episodes)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     try:
@@ -242,8 +275,8 @@ def _rate(python: str, name: str, mode: str, episodes: int) -> tuple[float, floa
     lines = [line for line in ended.stdout.splitlines() if line.startswith('{"rate"')]
     if not lines:
         raise Absent(f"exit code {ended.returncode}: {ended.stderr[-300:]}")
-    found = json.loads(lines[-1])
-    return found["rate"], found["us"]
+    found: dict[str, float] = json.loads(lines[-1])
+    return found
 
 
 def main() -> None:
@@ -265,26 +298,32 @@ def main() -> None:
     environments = Environments(given.directory / "headrace-bench")
     load, lines = os.getloadavg()[0], []
     for mode, (processes, _) in PRODUCERS.items():
-        rates: dict[str, list[tuple[float, float]]] = {}
+        rates: dict[str, list[dict[str, float]]] = {}
         for _ in range(given.rounds):
-            for name in CONTESTANTS if mode != "actors" else ["headrace"]:
+            for name in CONTESTANTS if mode not in ALONE else ["headrace"]:
                 episodes = given.episodes * _MORE.get((name, mode), 1.0) / processes
                 episodes = BATCH * max(1, round(episodes / BATCH))  # Reverb's batches are full
+                if mode == "paced":
+                    episodes = max(1, given.episodes // 50)
                 try:
                     rate = _rate(environments.python(name), name, mode, episodes)
                     rates.setdefault(name, []).append(rate)
                 except Absent as absent:
                     print(f"{name}, {mode}: left out, {absent}", file=sys.stderr)
         medians = {
-            name: tuple(map(statistics.median, zip(*found, strict=True)))
+            name: {key: statistics.median(one[key] for one in found) for key in found[0]}
             for name, found in rates.items()
         }
         ours = medians["headrace"]
-        for name, (rate, us) in medians.items():
-            lines.append(
-                f"{mode:9} {name:14} {rate:10,.0f} steps/s {us:8.1f} us of the processor each; "
-                f"headrace has {ours[0] / rate:.2f} of the rate, {ours[1] / us:.2f} of the time"
-            )
+        for name, one in medians.items():
+            text = f"{mode:9} {name:14} {one['rate']:10,.0f} steps/s, {one['pushed']:,.0f} pushed"
+            text += f", {one['us']:.1f} us of the processor each"
+            if mode not in ALONE:
+                text += f"; headrace has {ours['rate'] / one['rate']:.2f} of the rate"
+                text += f", {ours['us'] / one['us']:.2f} of the time"
+            if "p50" in one:
+                text += f"; from append to trainer p50 {one['p50']:.2f}, p99 {one['p99']:.2f} ms"
+            lines.append(text + ALONE.get(mode, ""))
     print("\n".join(lines))
     print(
         f"medians of {given.rounds} rounds; load at the start {load:.1f} on {os.cpu_count()} cores"

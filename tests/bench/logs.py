@@ -40,7 +40,7 @@ def memory() -> int:
 def opened(directory: Path, durability: str) -> Log:
     options = LogOptions(window=NEVER, max_open=NEVER)
     files = LogFiles(directory, "bench/0", durability, options.file_bytes)
-    return Log(files, options, (_BYTES,), time.time())
+    return Log(files, options, time.time())
 
 
 def items(keys: int, step: int, number: int) -> Iterator[list[Item]]:
