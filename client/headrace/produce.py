@@ -387,7 +387,7 @@ class Producer:
 
     @property
     def stored(self) -> int:
-        """The number of durable items of this name, those of earlier lives included."""
+        """The number of durable items of this name, in all its lives; refused ones count."""
         with self._changed:
             return sum(lane.stored for lane in self._lanes)
 
