@@ -21,6 +21,7 @@ from headrace_server.shaping.plan import Read
 from headrace_server.shaping.segments import AT_SERVER, NOWHERE, Segments
 from headrace_server.shaping.spans import Cut
 from headrace_server.shaping.stored_state import AT, END, INDEX, LINE, OPEN, VERSION, Examples
+from tests.log_steps import pieces, standing
 
 from .logs import Commit, Owner, Stored, World, columns_of, config_of, law
 
@@ -182,7 +183,7 @@ class LiveFeed:
         self.log._skip, self.log._free = skipped, freed  # type: ignore[method-assign]
 
     def newest(self, of: int, step: int) -> tuple[int, int]:
-        q = self.owner.log.ledger.standing(of)
+        q = standing(self.owner.log.ledger, of)
         law(q is not None, f"{of} is not in the log")
         found = of, 0
         for extent in q.extents:
@@ -229,7 +230,7 @@ class LiveFeed:
         steps, aborted, keys = list[int](), list[int](), list[tuple[int, bytes]]()
         for i, of in enumerate(lines):
             index, version, key = self.stored.known[of]
-            q = self.owner.log.ledger.standing(of)
+            q = standing(self.owner.log.ledger, of)
             law(q is not None, f"sequence {of} is pending at {self.name}, and not in the log")
             upto = [e.upto for e in q.extents if e.position <= seen]
             steps.append(max([pending[of], *upto]))
@@ -357,8 +358,8 @@ class LiveFeed:
             key = self.world.key_of[of]
             left = max(0, first - self.shape.left)
             for column, wanted in enumerate(columns_of(key, left, after)):
-                pieces = self.owner.log.pieces(of, column, left, after)
-                law(b"".join(map(bytes, pieces)) == wanted, f"steps of {key!r} are not those sent")
+                found = pieces(self.owner.log, of, column, left, after)
+                law(b"".join(map(bytes, found)) == wanted, f"steps of {key!r} are not those sent")
             over = after == self.world.disk.steps[key] or (self.name, of) in self.world.cut_off
             law(not last or over, f"{key!r} is not over")
             disk, handed = self.world.disk, self.world.handed.get((self.name, of), 0)

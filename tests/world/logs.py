@@ -25,9 +25,9 @@ from headrace_server.logs.ledger import Group, LogOptions
 from headrace_server.logs.log import Log
 from headrace_server.logs.records import NEVER, Close, Copy, Kind
 from headrace_server.logs.words import Answer, Denied, Item
+from tests.log_steps import pieces, standing
 
 #: Bytes of a step in each of its columns.
-WIDTHS = (8, 4)
 #: A world that lasts longer does not end …
 _GIVEN_UP_S = 3000.0
 #: … and where nothing was stored, acknowledged or trained for so long.
@@ -270,7 +270,7 @@ class Feed:
         lost = self.owner.log.ledger.views[self.view].lost
         law(not lost, f"{self.name} lacks {lost}")
         for of, at in list(self.at.items()):
-            q = self.owner.log.ledger.standing(of)
+            q = standing(self.owner.log.ledger, of)
             law(q is not None, f"sequence {of} is pending at {self.name}, and not in the log")
             law(q.key == self.world.key_of[of], "a sequence has another key")
             seen = [e.upto for e in q.extents if e.position <= self.seen]
@@ -360,8 +360,8 @@ class Feed:
         left = max(0, first - self.world.config.left)
         key = self.world.key_of[of]
         for column, wanted in enumerate(columns_of(key, left, after)):
-            pieces = self.owner.log.pieces(of, column, left, after)
-            law(b"".join(map(bytes, pieces)) == wanted, f"the steps of {key!r} are not those sent")
+            found = pieces(self.owner.log, of, column, left, after)
+            law(b"".join(map(bytes, found)) == wanted, f"the steps of {key!r} are not those sent")
         context = bytes(self.owner.log.context(of))
         law(context == self.world.contexts[key], f"the context of {key!r} is {context!r}")
         self.at[of] = self.moved[of] = after
@@ -400,7 +400,7 @@ class Owner:
         self.world, self.disk, self.alive = world, world.disk, True
         self.began = self.full_at = world.now
         self.producers: dict[int, tuple[Client, Wire]] = {}
-        self.log = Log(self.disk, world.options, WIDTHS, world.now)
+        self.log = Log(self.disk, world.options, world.now)
         self.check_restored()
         self.feeds = [world.feed(self, f"feed {n}") for n in range(world.config.feeds)]
         for name, hold in world.holds.items():
@@ -704,6 +704,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.zombies: list[Producer] = []  # processes whose names others have
         self.holds: dict[str, tuple[int, dict[int, int], int]] = {}
+        self.since: dict[str, int] = {}  # feeds that were taken back → since of the snapshot
         self.journals: dict[str, list[Commit]] = {}
         self.trained: dict[tuple[str, int], int] = {}  # (feed, sequence) → next step, durably
         self.opened: set[tuple[str, int]] = set()  # (feed, sequence) that are in the journal
@@ -711,7 +712,6 @@ class World:
         self.handed: dict[tuple[str, int], int] = {}  # (feed, sequence) → steps in batches so far
         self.acknowledged: dict[bytes, int] = {}
         self.key_of: dict[int, bytes] = {}
-        self.since: dict[str, int] = {}  # feeds that were taken back → since of the snapshot
         self.valve = False
         c = config
         self.options = LogOptions(

@@ -7,7 +7,7 @@
 A ``Log`` is one partition of a log in one worker.  The worker's loop calls it, and it never waits:
 
     files = LogFiles(directory, "episodes/3", durability, options.file_bytes, wake_fd)
-    log = Log(files, options, widths, now)         with what is stored there, or LogDamaged
+    log = Log(files, options, now)                 with what is stored there, or LogDamaged
     log.ledger.attach(feed, seen, floors, since)   each feed and snapshot that has a journal …
     log.begin()                                    … and no more of them
 
@@ -20,9 +20,7 @@ A ``Log`` is one partition of a log in one worker.  The worker's loop calls it, 
     log.ledger.starving = …                        whether all feeds lack steps
 
     log.next_event(feed)                           the next record for a feed, or None
-    log.ledger.standing(sequence)                  where a sequence stands, for a feed that resumes
-    log.pieces(sequence, column, first, after)     steps, as views of the files
-    log.context(sequence)
+    log.parts(sequence), log.context(sequence)     its steps, as views of the files
     log.ledger.release(feed, seen, floors, done)   when the feed's journal has stored so much
 
 ``now`` is in seconds since 1970 and never steps back.  The name of a sequence is the position of

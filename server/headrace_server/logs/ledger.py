@@ -44,7 +44,7 @@ import numpy as np
 from ..files.journal_file import HEAD, START, Buffer, record_bytes
 from .records import GROUP, NEVER, RECORD, Close, Copy, Entry, Kind, Record, entries
 from .sequences import Sequences
-from .words import RECALLED, Answer, Denied, Extent, Item, Standing
+from .words import RECALLED, Answer, Denied, Extent, Item
 
 #: A view's floor of a sequence: it has not read of it, or needs nothing of it any more.
 _UNREAD, _DONE = -1, NEVER
@@ -141,7 +141,6 @@ class Ledger:
         self.views: dict[str, View] = {}
         self.taken = -1  # position up to which retention takes records from optional feeds
         self.sequences = Sequences()
-        self.expired = self.refusals = 0
         self._frozen = now  # when idle clocks stood still last: at the start, or for lack of credit
         self._next_look = now
         self._complete = False  # whether all views of this life are attached
@@ -248,7 +247,6 @@ class Ledger:
         s, of = self.sequences, p.id
         row = s.open.get(key, -1)
         if fault := self._fault(p, row, item):
-            self.refusals += 1
             key = fault.encode()
             self._write(Record(Kind.REFUSED, producer=of, number=number, time=now, key=key))
         elif opens:
@@ -626,11 +624,6 @@ class Ledger:
                 view.floors[row] = floor
                 self._sweep(row)
 
-    def standing(self, of: int) -> Standing | None:
-        """Return a sequence as it stands in memory, None where it is not there."""
-        row = self.sequences.row.get(of)
-        return None if row is None else self.sequences.standing(row)
-
     # Time
 
     def tick(self, now: float) -> None:
@@ -654,7 +647,6 @@ class Ledger:
         for row in rows:
             end = (Kind.STEPS, Close.END, 0, s.steps[row], 0, s.id[row], -1, 0, 0, now, b"idle")
             self._write(Record._make(end))
-        self.expired += len(rows)
         return len(rows)
 
     def resting(self, most: int) -> list[tuple[bytes, str, int, float]]:

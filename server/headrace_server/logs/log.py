@@ -1,6 +1,6 @@
 """One partition of a log at work: the ledger, its files, and the feeds that read on.
 
-    append ─► ledger ─► files ─► stored ─► next_event(feed), pieces(sequence, first, after)
+    append ─► ledger ─► files ─► stored ─► next_event(feed), parts(sequence)
 
 Call ``flush`` after each round of the loop, and when a file's thread wakes it; ``tick`` some fifty
 times a second.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterator
+from itertools import islice
 
 from ..files.journal_file import HEAD, START, record_bytes
 from .ledger import Ledger, LogOptions, View
@@ -25,12 +25,8 @@ _MOST_COUNTED = 1000
 
 
 class Log:
-    def __init__(
-        self, files: LogFiles, options: LogOptions, widths: Sequence[int], now: float
-    ) -> None:
-        """``widths``: bytes of a step in each column."""
+    def __init__(self, files: LogFiles, options: LogOptions, now: float) -> None:
         self._files = files
-        self._widths, self._offsets = widths, [*accumulate(widths, initial=0)]
         self.ledger = Ledger(options, now)
         self._restore()
 
@@ -166,23 +162,6 @@ class Log:
         if there.read < min(upto, self.ledger.durable):
             return None
         return sum(view.read < position <= upto for position in opened)
-
-    def pieces(self, of: int, column: int, first: int, after: int) -> Iterator[memoryview]:
-        """Yield the steps [first, after) of a sequence in a column, not copied, in order.
-
-        LookupError where the log has not all of them any more.
-        """
-        width, offset = self._widths[column], self._offsets[column]
-        s = self.ledger.sequences
-        for at in s.chain(s.row.get(of, -1)):
-            upto, begin = s.upto[at], s.first[at]
-            if upto > first < after and begin <= first:
-                end = min(after, upto)
-                place = s.place[at] + offset * (upto - begin) + (first - begin) * width
-                yield self._files.read(s.file[at], place, (end - first) * width)
-                first = end
-        if first < after:
-            raise LookupError(f"steps {first} to {after} of sequence {of} are not in the log")
 
     def pending(self, seen: int) -> dict[int, int]:
         """Return the sequences that began up to a position and did not end there, for ``attach``.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .records import NEVER, Close
-from .words import FREE, RECALLED, Extent, Standing
+from .words import FREE, RECALLED, Extent
 
 #: The file of an extent that is free.
 NO_FILE = 2**32 - 1
@@ -125,12 +125,6 @@ class Sequences:
 
     def extent(self, at: int) -> Extent:
         return Extent._make([column[at] for column in self._extents.columns[:8]])
-
-    def standing(self, row: int) -> Standing:
-        """Return a sequence as plain values."""
-        extents = [self.extent(at) for at in self.chain(row)]
-        values = [column[row] for column in self._sequences.columns[:6]]
-        return Standing._make((*values, self.keys[row], extents))
 
     def packed(self, rows: list[int], chains: list[list[int]]) -> tuple[list[bytes], list[bytes]]:
         """Return the keys of sequences, and the columns of all, with these extents of each."""

@@ -55,20 +55,3 @@ class Extent(NamedTuple):
     nbytes: int
     version: int
     time: float
-
-
-class Standing(NamedTuple):
-    """A sequence that is open, or that a feed has not finished."""
-
-    of: int
-    owner: int
-    steps: int
-    closed_at: int  # position, or NEVER
-    touched: float
-    state: int
-    key: bytes
-    extents: list[Extent]  # those that a feed may need
-
-    @property
-    def close(self) -> int:
-        return self.state & ~RECALLED

@@ -30,7 +30,7 @@ import math
 import os
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -48,7 +48,7 @@ from ..logs.ledger import Ledger, LogOptions
 from ..logs.log import Log
 from ..logs.log_files import LogFiles
 from ..logs.records import NEVER, Close, Kind
-from ..logs.words import Answer, Denied
+from ..logs.words import RECALLED, Answer, Denied
 from ..pipeline.declaration import Plain, Source
 from ..process.config import MOST_FOUND, FeedConfig, RunConfig
 from ..reading.source import Ended, LogParts, Piece
@@ -92,7 +92,7 @@ class LiveLog:
         )
         owner = f"partition {path.name} of log {path.parent.name!r}"
         files = LogFiles(path, owner, durability, allowed.file_bytes, wake_fd)
-        self.log = Log(files, allowed, (), time.monotonic())
+        self.log = Log(files, allowed, time.monotonic())
         self.ledger = self.log.ledger
         self.readings: dict[str, Reading | Growing] = {}  # by feed
         self._path = path
@@ -296,9 +296,10 @@ class Reading:
 
     def recall(self, pending: Iterable[int]) -> None:
         """Go on with the sequences whose ends an earlier life had read."""
-        seen = self.of.ledger.views[self.view].seen
-        there = filter(None, map(self.of.ledger.standing, pending))
-        ends = sorted((one.closed_at, one.of) for one in there if one.closed_at <= seen)
+        ledger = self.of.ledger
+        seen, s = ledger.views[self.view].seen, ledger.sequences
+        ends = sorted((s.closed_at[s.row[of]], of) for of in pending if of in s.row)
+        ends = ends[: bisect_right(ends, (seen, NEVER))]
         self.ends += [end for end, _ in ends]
         self.sequences += [of for _, of in ends]
 
@@ -399,11 +400,13 @@ class Growing:
     def events(self, limit: int) -> tuple[list[Event], int, bool]:
         with self.of.lock:
             ledger, found = self.of.ledger, list[Event]()
+            s = ledger.sequences
             view, next_event = ledger.views[self.view], self.of.log.next_event
             upto = view.read + _MOST_READ
             while len(found) < limit and (entry := next_event(self.view, upto)) is not None:
-                position, one = entry.position, entry.record
-                key = one.key if one.kind == Kind.OPENED and one.close != Close.LOST else None
+                position, one, key = entry.position, entry.record, None
+                if one.kind == Kind.OPENED and one.close != Close.LOST:
+                    key = s.keys[s.row[one.of]]  # and no copy of it
                 self.aborted += one.close == Close.ABORT
                 found.append(Event(position, one.of, key, one.steps, one.close))
             over = ledger.finished and view.read == ledger.durable
@@ -424,13 +427,13 @@ class Growing:
 
     def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
         with self.of.lock:
-            ledger = self.of.ledger
-            q, floors = ledger.standing(of), ledger.views[self.view].floors
-            if q is None or floors[ledger.sequences.row[of]] == NEVER:
+            ledger, s = self.of.ledger, self.of.ledger.sequences
+            row = s.row.get(of, -1)
+            if row < 0 or ledger.views[self.view].floors[row] == NEVER:
                 return None
-            steps = max((one.upto for one in q.extents if one.position <= seen), default=0)
-            closed = q.closed_at <= seen
-            return steps, closed and q.close == Close.END, closed and q.close == Close.ABORT
+            steps = max((s.upto[at] for at in s.chain(row) if s.at[at] <= seen), default=0)
+            close = s.state[row] & ~RECALLED if s.closed_at[row] <= seen else Close.GOING
+            return steps, close == Close.END, close == Close.ABORT
 
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         with self.of.lock:

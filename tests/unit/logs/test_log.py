@@ -20,10 +20,10 @@ from headrace_server.logs.log import Log
 from headrace_server.logs.log_files import LogDamaged, LogFiles
 from headrace_server.logs.records import NEVER, Close, Kind, Record
 from headrace_server.logs.words import Answer, Item
+from tests.log_steps import WIDTHS, pieces, standing
 
 _FILE = START + HEAD + (16 << 10)
 _PATIENCE_S = 20
-_WIDTHS = 8, 4  # bytes of a step in each column
 
 
 class Pushed:
@@ -34,7 +34,7 @@ class Pushed:
         chosen = {"file_bytes": _FILE, "window": 1 << 20, **options}
         self.files = LogFiles(directory, "log/0", durability, chosen["file_bytes"], self.wake)
         try:
-            self.log = Log(self.files, LogOptions(**chosen), _WIDTHS, 0.0)
+            self.log = Log(self.files, LogOptions(**chosen), 0.0)
         except ServerError:
             self.files.close()
             raise
@@ -83,7 +83,7 @@ def columns(key: bytes, first: int, after: int) -> list[bytes]:
 
 
 def steps_of(log: Log, of: int, first: int, after: int) -> list[bytes]:
-    return [b"".join(map(bytes, log.pieces(of, column, first, after))) for column in range(2)]
+    return [b"".join(map(bytes, pieces(log, of, column, first, after))) for column in range(2)]
 
 
 @pytest.fixture
@@ -140,15 +140,15 @@ def test_what_was_stored_is_there_after_a_restart(durability: str, pushed):
         steps_of(one.log, first[0].of, 5, 7)
 
 
-def test_pieces_are_views_of_the_files(pushed):
+def test_parts_are_views_of_the_files(pushed):
     one = pushed().attach()
     one.put(b"a", 0, 3, opens=True)
     one.put(b"a", 3, 3)
     one.settle()
     (of, *_), _ = ((event.of,) for event in one.events())
-    pieces = list(one.log.pieces(of, 0, 1, 5))
-    assert [len(piece) for piece in pieces] == [16, 16]
-    assert pieces[0].obj is pieces[1].obj and pieces[0].readonly
+    parts = list(one.log.parts(of))
+    assert [len(part) for part in parts] == [3 * sum(WIDTHS)] * 2
+    assert parts[0].obj is parts[1].obj and parts[0].readonly
 
 
 def test_files_that_nothing_needs_go_and_few_steps_are_carried_on(pushed, tmp_path: Path):
@@ -168,7 +168,7 @@ def test_files_that_nothing_needs_go_and_few_steps_are_carried_on(pushed, tmp_pa
         if turn > 400:
             most = max(most, len(list((tmp_path / "log").glob("*.log"))))
     assert one.log.ledger.file > 60 and most <= 6
-    (extent, *_) = one.log.ledger.standing(of).extents
+    (extent, *_) = standing(one.log.ledger, of).extents
     assert extent.file > one.log.ledger.file - 8 and extent.position == of
     one = pushed("process", piece=20).attach(one.log.ledger.views["feed"].seen, {of: 0})
     assert steps_of(one.log, of, 0, 3) == columns(b"a", 0, 3)
