@@ -28,9 +28,6 @@ def _hooks() -> Any:
     return module
 
 
-hooks = _hooks()
-
-
 def _listed(entry: Any) -> Iterator[str]:
     if isinstance(entry, str):
         yield entry
@@ -62,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_has_its_place_in_the_navigation_once():
     listed = sorted(_listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
-    assert listed == sorted([*pages, *hooks.ROOT_PAGES.values()]), "add the page to mkdocs.yml"
+    assert listed == sorted([*pages, *_hooks().ROOT_PAGES.values()]), "add the page to mkdocs.yml"
 
 
 @pytest.mark.pages

@@ -10,6 +10,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,28 +30,33 @@ from tests.shortage import no_descriptors
 from tests.unit.readers import opened
 from tests.unit.tfrecord_writer import example, feature, frame
 
-_TABLE = pa.table(
-    {
+
+@cache
+def _table() -> pa.Table:
+    """Arrow imports pandas to make it, so processes that only collect this test do not."""
+    columns = {
         "a": [1, 2, None, 4],
         "s": ["x", "yy", "zzz", ""],
         "l": [[1, 2], [3], [], [4, 5, 6]],
         "b": [True, False, True, True],
         "d": pa.array(["u", "v", "u", "w"]).dictionary_encode(),
     }
-)
+    return pa.table(columns)
+
+
 _CSV = b'a,b,c\n1,"x\ny",2.5\n2,z,3.5\n3,"q""q",1\n'
 _JSON = b'{"a": 1, "s": "h\xc3\xa9", "l": [1]}\n' * 3
 
 
 def _arrow(file: io.BytesIO, compression: str | None = None) -> None:
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_file(file, _TABLE.schema, options=options) as writer:
-        writer.write_table(_TABLE)
+    with pa.ipc.new_file(file, _table().schema, options=options) as writer:
+        writer.write_table(_table())
 
 
 def _arrow_stream(file: io.BytesIO) -> None:
-    with pa.ipc.new_stream(file, _TABLE.schema) as writer:
-        writer.write_table(_TABLE)
+    with pa.ipc.new_stream(file, _table().schema) as writer:
+        writer.write_table(_table())
 
 
 def _tar(file: io.BytesIO) -> None:
@@ -71,7 +77,7 @@ _FILES: dict[str, tuple[str, Callable[[io.BytesIO], object]]] = {
     "arrow": ("arrow", _arrow),
     "compressed arrow": ("arrow", lambda file: _arrow(file, "zstd")),
     "arrow stream": ("arrow", _arrow_stream),
-    "parquet": ("parquet", lambda file: parquet.write_table(_TABLE, file)),
+    "parquet": ("parquet", lambda file: parquet.write_table(_table(), file)),
     "npz": ("npz", lambda file: np.savez(file, x=np.eye(3), s=np.array(["a", "bb", "c"]))),
     "compressed npz": ("npz", lambda file: np.savez_compressed(file, x=np.eye(3))),
     "csv": ("csv", lambda file: file.write(_CSV)),
