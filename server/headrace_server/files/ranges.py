@@ -25,8 +25,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
-from operator import itemgetter
-from typing import Any, BinaryIO, Final, cast
+from operator import add, itemgetter
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -135,19 +135,33 @@ _TAGGED: Final = {"http": _http_range, "https": _http_range, "s3": _s3_range}
 # ── The blocks of a process.
 
 
+class _Needs(NamedTuple):
+    """The needs of a reader, or those of all together."""
+
+    kept: int = 0  # bytes of blocks beside those of others: blocks that came first go first
+    at_random: int = 0  # 1 where it reads single rows
+    ranged: int = 0  # bytes of its files
+
+
 class _Cache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Block, bytes] = OrderedDict()
         self._coming: dict[_Block, Future[_Blocks]] = {}
         self._bytes, self.most_bytes = 0, 1 << 28
-        self.in_turn = 0  # readers of blocks, of which those that came first are used up first
-        self.at_random = 0  # readers of single rows
-        self.ranged = 0  # bytes of the files that are read by ranges
+        self.needs = _Needs()
         self._pool: ThreadPoolExecutor | None = None  # while requests are under way
         self.copy: LocalCopy | None = None
         #: Bytes of blocks by where they came from.
         self.came = {"store": 0, "disk": 0}
+
+    def serve(self, reader: object, needs: _Needs) -> None:
+        """Add the needs of a reader, as long as it is there."""
+        self._change(needs)
+        weakref.finalize(reader, self._change, _Needs(*(-need for need in needs)))
+
+    def _change(self, by: _Needs) -> None:
+        self.needs = _Needs(*map(add, self.needs, by))
 
     def begin(
         self, ranges: Iterable[Range]
@@ -158,12 +172,13 @@ class _Cache:
         order = count()
         coming: set[Future[_Blocks]] = set()
         missing: dict[DataFile, dict[int, int]] = {}  # numbers of blocks, and which is the first
+        in_turn = self.needs.kept
         with self._lock:
             for file, start, stop in ranges:
                 for number in _numbers(start, stop):
                     block = file, number
                     if (data := self._kept.get(block)) is not None:
-                        if not self.in_turn:
+                        if not in_turn:
                             self._kept.move_to_end(block)
                         here[block] = data
                     elif (request := self._coming.get(block)) is not None:
@@ -210,7 +225,8 @@ class _Cache:
                 for block in blocks.keys() - self._kept.keys():
                     self._kept[block] = blocks[block]
                     self._bytes += len(blocks[block])
-                while self._bytes > self.most_bytes:
+                most = self.most_bytes + self.needs.kept
+                while self._bytes > most:
                     self._bytes -= len(self._kept.popitem(last=False)[1])
                 if not self._coming and self._pool is not None:  # its threads end
                     self._pool.shutdown(wait=False)
@@ -249,24 +265,12 @@ def came() -> dict[str, int]:
 
 def keep_more(reader: object, size: int) -> None:
     """Keep so many more bytes, while a reader is there that uses them in turn."""
-    _count("most_bytes", size, reader)
-    _count("in_turn", 1, reader)
+    _cache.serve(reader, _Needs(kept=size))
 
 
 def read_at_random(reader: object) -> None:
     """Let ranges be expected far ahead, so that more of them are near, while a reader is there."""
-    _count("at_random", 1, reader)
-
-
-def _count(name: str, by: int, reader: object) -> None:
-    """Add to a number of the cache, while a reader is there."""
-    cache = _cache
-
-    def change(by: int) -> None:
-        setattr(cache, name, getattr(cache, name) + by)
-
-    change(by)
-    weakref.finalize(reader, change, -by)
+    _cache.serve(reader, _Needs(at_random=1))
 
 
 def _numbers(start: int, stop: int) -> range:
@@ -324,7 +328,7 @@ class RangedFiles:
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.files = tuple(files)
         sizes = np.array([file.size for file in files], np.int64)
-        _count("ranged", int(sizes.sum()), self)
+        _cache.serve(self, _Needs(ranged=int(sizes.sum())))
         rooms = (sizes // BLOCK + 1) * BLOCK  # more than the size: no range joins two files
         self.bases = np.cumsum(rooms) - rooms
 
@@ -351,11 +355,11 @@ class RangedFiles:
         first, last = starts // BLOCK, (stops - 1) // BLOCK
         blocks = last - first
         blocks[np.unique(first, return_index=True)[1]] += 1
-        most = AHEAD_BYTES
-        if _cache.at_random and _cache.ranged <= _cache.most_bytes:
-            most = _cache.most_bytes
-        elif _cache.at_random:  # what comes is used before as much again has displaced it
-            most = max(_AT_ONCE * BLOCK, _cache.most_bytes // (3 * _cache.at_random))
+        most, (kept, at_random, ranged) = AHEAD_BYTES, _cache.needs
+        if at_random:
+            most = kept + _cache.most_bytes
+            if ranged > most:  # what comes is used before as much again has displaced it
+                most = max(_AT_ONCE * BLOCK, most // (3 * at_random))
         some = max(1, int(np.cumsum(blocks).searchsorted(most // BLOCK, "right")))
         expect(self._ranges(starts[:some], stops[:some]))
         return some

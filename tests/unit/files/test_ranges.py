@@ -68,7 +68,9 @@ def asked() -> set[tuple[DataFile, int]]:
 def forget() -> None:
     """Let nothing be here, once nothing is under way."""
     eventually(lambda: not ranges._cache._coming)
+    needs = ranges._cache.needs
     ranges._cache.__init__()  # type: ignore[misc]
+    ranges._cache.needs = needs
 
 
 def test_ranges_in_any_order_have_the_bytes_of_the_files(store):
@@ -470,7 +472,7 @@ def test_blocks_that_are_mixed_are_kept_beside_what_is_read_otherwise(store, mon
     assert sorted(found) == [*range(ROWS)]
     assert store.sent["tfrecord"] - before <= 1.05 * ROWS * EACH + 2 * BLOCK
     del share
-    assert ranges._cache.most_bytes == BLOCK
+    assert ranges._cache.needs.kept == 0
 
 
 def test_blocks_that_are_used_up_make_room_for_those_that_are_mixed(store, monkeypatch):
@@ -558,7 +560,6 @@ def test_an_exact_shuffle_of_files_that_fit_into_memory_reads_them_whole(store, 
     size = ROWS * EACH
     monkeypatch.setattr(ranges, "AHEAD_BYTES", 16 * BLOCK)
     monkeypatch.setattr(ranges._cache, "most_bytes", 2 * size if fits else size // 2)
-    ranges._cache.ranged = size  # forget() forgot it
     before, sent = store.requests, store.sent["tfrecord"]
     found = all_numbers(share := partition_reader(source, ReadingOrder(seed=1), 0, 1))
     assert sorted(found) == [*range(ROWS)] and found != [*range(ROWS)]
@@ -567,9 +568,9 @@ def test_an_exact_shuffle_of_files_that_fit_into_memory_reads_them_whole(store, 
         assert store.requests - before <= 3 + 8 + 3 and blocks <= 1.1 * size / BLOCK
     else:
         assert blocks <= 4 * ROWS
-    assert ranges._cache.at_random == 1
+    assert ranges._cache.needs.at_random == 1
     del share
-    assert ranges._cache.at_random == 0
+    assert ranges._cache.needs.at_random == 0
 
 
 def large_rows(kind: str, store: RangeServer) -> Any:
