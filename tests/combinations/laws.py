@@ -82,6 +82,7 @@ class Case:
             self.cells = {cell: values for cell, values in self.cells.items() if cell[0] != p}
             if "lane" in self.feed.shape:
                 self._lane_of[p] = reference.lane_numbers(declared, p, self.partitions)
+                change.rows = 0
             for example in reference.segments(declared, p, self.partitions):
                 for cell in example:
                     self.cells[p, cell["@insertion_index"], cell["@sequence"]] = cell
