@@ -16,10 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
+_MEETS_S = 20.0
+
 
 class RangeServer:
     """``url`` is that of the directory.  Of the answers a share ``faults`` is a 503, no answer, or
-    half an answer; each takes ``delay_s``, as those of a store far away.
+    half an answer; each takes ``delay_s``, as those of a store far away.  With ``meets`` answers
+    for files wait until those for so many of them were under way at once.
 
     ``due`` has the faults of the next answers: a status, with "429 7" one that asks to wait 7 s;
     "reset" (no answer), "cut" (the rest is missing), "short" (less is sent, and said to be all) or
@@ -37,9 +40,9 @@ class RangeServer:
         self.most_files: Counter[str] = Counter()  # by method, with answers under way at once
         self.failed: Counter[str] = Counter()
         self.due: list[str] = []
-        self.token, self.tags = "", True
+        self.token, self.tags, self.meets = "", True, 0
         self.ended = threading.Event()
-        self._draw, self._lock = random.Random(seed), threading.Lock()
+        self._draw, self._lock = random.Random(seed), threading.Condition()
         self._server = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(
@@ -63,6 +66,9 @@ class RangeServer:
             self.under_way.append((method, path))
             files = {file for kind, file in self.under_way if kind == method}
             self.most_files[method] = max(self.most_files[method], len(files))
+            self._lock.notify_all()
+            if self.meets and "." in path:
+                self._lock.wait_for(lambda: self.most_files[method] >= self.meets, _MEETS_S)
         try:
             yield
         finally:

@@ -490,14 +490,14 @@ def test_blocks_that_are_used_up_make_room_for_those_that_are_mixed(store, monke
 
 @pytest.mark.parametrize("write", [tfrecord, arrow, parquet])
 def test_files_are_looked_up_and_opened_together(store, write):
-    """The answers come late, so requests that do not wait for each other meet at the store."""
+    """No answer comes before all have asked, so requests that wait for each other would not end."""
     kind = write.__name__
     for k in range(8):
         write(store.directory / f"{k}.{kind}")
     cache, path = IndexCache(str(store.directory / "indexes")), f"{store.url}/*.{kind}"
     opened(kind, path, features=None if kind != "tfrecord" else FEATURES, cache=cache)
     forget()
-    store.delay_s = 0.2
+    store.meets = 8
     store.most_files.clear()
     assert len(resolve([path])) == 8
     assert store.most_files["HEAD"] == 8
