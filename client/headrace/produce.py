@@ -10,8 +10,10 @@ own.  An item stays in its lane until the owner has stored it.  After a lost con
 greets, drops what the owner has stored meanwhile, and sends the rest again: the owner takes each
 number once.  A key stays in one partition, and so do the whole examples of a producer.
 
-While two messages of a lane have no answer its items gather, so a fast producer sends few large
-messages and a slow one sends each item at once.
+While two messages of a lane have no answer its items gather, and the next steps of a sequence join
+those of its item that was not sent yet: so a fast producer sends few large messages of few items,
+and a slow one sends each step at once.  An item that was ever sent stays as it is, since the owner
+may have stored it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import zmq
@@ -51,6 +53,9 @@ from .connection.places import Server, arranged, missing_shares, shares_there
 _MOST_BYTES = 4 << 20
 #: Messages of a lane without an answer, beyond which its items gather.
 _UNANSWERED = 2
+#: Steps join the item of the steps before up to so many pieces, and bytes; every so many of them
+#: the lane has a look at what has come.
+_JOINED, _JOINED_BYTES, _LOOKS = 512, 64 << 10, 8
 #: Time between two greetings, and two questions where owners are.
 _AGAIN_S = 1.0
 #: Silence of an owner after which its lane greets again: it sends something every 3 s.
@@ -59,11 +64,15 @@ _LOOK_S, _AWAY_S, _CLOSE_S, _LINGER_MS = 0.05, 1.5, 5.0, 500
 _ENDS = wire.END, wire.ABORT
 
 
-class _Queued(NamedTuple):
+_Columns = list[wire.Packed]
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
     """An item of a lane that is not durable."""
 
     item: wire.Item
-    body: bytes
+    pieces: list[_Columns]
     key: bytes = b""
     of: OpenSequence | None = None
     number: int = 0
@@ -88,6 +97,7 @@ class _Lane:
     nbytes: int = 0  # of these
     last: int = 0  # number of the last item, …
     stored: int = 0  # … of the last durable one, …
+    passed: int = 0  # … of the last one that was ever sent, …
     sent: int = 0  # … and of the last one sent by this connection, …
     spent: int = 0  # … by which so much credit was spent …
     granted: int = 0  # … of so much
@@ -161,11 +171,22 @@ class _Lane:
             self.wanted = wants
             numbers = tuple(chain.from_iterable(one.item for one in some))
             first, partition = self.sent - len(some) + 1, self.hello.partition
-            keys, bodies = (b"".join(one.key for one in some), b"".join(one.body for one in some))
+            keys = b"".join(one.key for one in some)
+            bodies = b"".join(wire.body_of(one.pieces) for one in some)
+            self.passed = max(self.passed, self.sent)
             self.send(wire.Append(partition, first, numbers, self.stored, *wants), keys, bodies)
             if some:
                 self.heard_at = self.heard_at if self.unanswered else now  # silence begins here
                 self.unanswered.append(self.sent)
+
+    def joins(self, last: _Queued, item: wire.Item) -> bool:
+        """Return whether steps join those before them, which were never sent."""
+        return (
+            last.number > max(self.passed, self.stored)
+            and last.item.version == item.version
+            and last.item.nbytes + item.nbytes <= _JOINED_BYTES
+            and len(last.pieces) < _JOINED
+        )
 
     def send(self, message: object, *frames: bytes) -> None:
         try:
@@ -223,7 +244,7 @@ class _Lane:
         reasons = dict(zip(answer.refused, answer.reasons, strict=False))
         while self.items and self.items[0].number <= answer.stored:
             one = self.items.popleft()
-            item, key = one.item, one.key.decode()
+            item, key, one.pieces = one.item, one.key.decode(), []
             self.nbytes -= item.cost
             if (reason := reasons.get(one.number)) is not None:
                 what = f"sequence {key!r}" if key else "an example"
@@ -255,36 +276,37 @@ class OpenSequence:
         self.key, self.steps = key, steps  # the number of the next step
         self.version = version  # of the policy that acts from here on
         self.fault: HeadraceError | None = None  # why the server has refused it
+        self._last: _Queued | None = None  # the item of its last steps
 
     def append(self, step: Mapping[str, Any], *, timeout: float | None = None) -> int:
         """Append a step; return its number."""
-        body, _ = _packed(self._lane.of_steps, step, one=True)
-        return self._put(wire.STEPS, 1, body, timeout)
+        columns, _ = _packed(self._lane.of_steps, step, one=True)
+        return self._put(wire.STEPS, 1, columns, timeout)
 
     def extend(self, columns: Mapping[str, Any], *, timeout: float | None = None) -> int:
         """Append many steps, as columns; return the number of the first one.
 
         More than 4 MB go as several items.  If a wait for one fails, ``steps`` shows which went.
         """
-        body, entries = _packed(self._lane.of_steps, columns)
+        packed, entries = _packed(self._lane.of_steps, columns)
         if len({*entries}) != 1:
             raise DataError(f"the columns have {entries} steps: give as many in each")
         first, half = self.steps, entries[0] // 2
-        if len(body) > _MOST_BYTES and half:
+        if wire.bytes_of(packed) > _MOST_BYTES and half:
             for part in (slice(half), slice(half, None)):
                 self.extend({name: of[part] for name, of in columns.items()}, timeout=timeout)
             return first
-        return self._put(wire.STEPS, entries[0], body, timeout) if entries[0] else first
+        return self._put(wire.STEPS, entries[0], packed, timeout) if entries[0] else first
 
     def end(self, *, timeout: float | None = None) -> None:
         """End the sequence: no step follows."""
-        self._put(wire.END, 0, b"", timeout)
+        self._put(wire.END, 0, [], timeout)
 
     def abort(self, *, timeout: float | None = None) -> None:
         """End the sequence, and have what no trainer has dropped."""
-        self._put(wire.ABORT, 0, b"", timeout)
+        self._put(wire.ABORT, 0, [], timeout)
 
-    def _put(self, kind: int, steps: int, body: bytes, timeout: float | None) -> int:
+    def _put(self, kind: int, steps: int, columns: _Columns, timeout: float | None) -> int:
         lane, first = self._lane, self.steps
         with self._producer._changed:
             if self.fault is None and lane.handles.get(self.key) is not self:
@@ -294,7 +316,10 @@ class OpenSequence:
             if self.fault is not None:
                 raise DataError(*self.fault.args)
             item = wire.Item(kind, 0, first, steps, self.version, 0)
-            self._producer._give(lane, _Queued(item, body, self.key.encode(), self), timeout)
+            one = _Queued(item, [columns], self.key.encode(), self)
+            self._producer._give(lane, one, timeout, self._last if steps else None)
+            if steps and one.number:
+                self._last = one
             self.steps += steps
         return first
 
@@ -347,7 +372,7 @@ class Producer:
             steps = None if ends else lane.sequences.get(key)
             made = OpenSequence(self, lane, key, steps or 0, version)
             if steps is None:
-                body, _ = _packed(lane.of_context, context or {})
+                columns, _ = _packed(lane.of_context, context or {})
                 lane.wants += 1
                 try:
                     self._look(lane)
@@ -355,7 +380,7 @@ class Producer:
                 finally:
                     lane.wants -= 1
                 item = wire.Item(wire.OPEN, 0, 0, 0, version, 0)
-                self._give(lane, _Queued(item, body, name, made), timeout)
+                self._give(lane, _Queued(item, [columns], name, made), timeout)
             lane.handles[key] = made
             return made
 
@@ -365,10 +390,10 @@ class Producer:
         """Append a whole example.  Those of one producer go to one partition, in their order."""
         with self._changed:
             lane = self._lane_of(self._hello.name.encode())
-            body, entries = _packed({**lane.of_context, **lane.of_steps}, example)
+            columns, entries = _packed({**lane.of_context, **lane.of_steps}, example)
             steps = {*entries[len(lane.of_context) :]}
             item = wire.Item(wire.WHOLE, 0, 0, max(steps) if len(steps) == 1 else 0, version, 0)
-            self._give(lane, _Queued(item, body), timeout)
+            self._give(lane, _Queued(item, [columns]), timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was given is durable, and raise the first refusal of it."""
@@ -387,7 +412,10 @@ class Producer:
 
     @property
     def stored(self) -> int:
-        """The number of durable items of this name, in all its lives; refused ones count."""
+        """The number of durable items of this name, in all its lives; refused ones count.
+
+        Whole examples are an item each; steps of a sequence may share one.
+        """
         with self._changed:
             return sum(lane.stored for lane in self._lanes)
 
@@ -424,10 +452,18 @@ class Producer:
         self._check_usable()
         return self._lanes[zlib.crc32(key) % len(self._lanes)]
 
-    def _give(self, lane: _Lane, one: _Queued, timeout: float | None) -> None:
-        """Give an item to a lane; wait for room there."""
+    def _give(
+        self, lane: _Lane, one: _Queued, timeout: float | None, last: _Queued | None = None
+    ) -> None:
+        """Give an item to a lane; wait for room there.
+
+        ``last``: the item of the steps before it, which it may join; then it gets no number.
+        """
         self._check_usable()
-        item = one.item._replace(key_bytes=len(one.key), nbytes=len(one.body))
+        (columns,) = one.pieces
+        nbytes = wire.bytes_of(columns)
+        heads = len(columns) * wire.COUNT_BYTES
+        item = one.item._replace(key_bytes=len(one.key), nbytes=nbytes + heads)
         if item.nbytes > wire.MAX_ITEM_BYTES:
             raise DataError(
                 f"a step, context or whole example of {item.nbytes} bytes: at most "
@@ -435,8 +471,18 @@ class Producer:
             )
         most = _MOST_BYTES - item.cost
         self._wait(lane, lambda of: not of.items or of.nbytes <= most, "credit", timeout)
+        if last is not None and lane.joins(last, item):
+            steps, size = last.item.steps + item.steps, last.item.nbytes + nbytes
+            joined = last.item._replace(steps=steps, nbytes=size)
+            last.pieces += [columns]  # no call up to the end: Ctrl-C comes before or after
+            last.item = joined
+            lane.nbytes += nbytes
+            if len(last.pieces) % _LOOKS == 0:
+                self._look(lane)
+            return
         lane.last += 1
-        lane.items.append(one._replace(item=item, number=lane.last))
+        one.item, one.number = item, lane.last
+        lane.items.append(one)
         lane.nbytes += item.cost
         self._look(lane)
 
@@ -457,6 +503,8 @@ class Producer:
     ) -> None:
         """Wait until ``done``; where the deadline comes first, say for what."""
         self._check_usable()
+        if done(lane):
+            return
         timeout_s = self._timeout_s if timeout is None else timeout
         deadline = Deadline(timeout_s)
         while not done(lane):
@@ -593,15 +641,15 @@ def produce(
 
 def _packed(
     fields: Mapping[str, Field], given: Mapping[str, Any], one: bool = False
-) -> tuple[bytes, list[int]]:
-    """Return the bytes of columns, of ``one`` step or of many, and how many entries each has.
+) -> tuple[_Columns, list[int]]:
+    """Return columns as bytes, of ``one`` step or of many, and how many entries each has.
 
     DataError where they are not those of the fields.
     """
     if not isinstance(given, Mapping) or given.keys() != fields.keys():
         came = sorted(map(str, given)) if isinstance(given, Mapping) else errors.brief(given)
         raise DataError(f"the columns {came} were given, and the log has {sorted(fields)}")
-    parts, entries = list[bytes](), list[int]()
+    parts, entries = _Columns(), list[int]()
     for name, column in fields.items():
         array = _array(name, column, given[name])
         array = array[None] if one else array
@@ -609,8 +657,8 @@ def _packed(
             step = " of a step" if one else ""
             raise DataError(f"column {name!r}{step} has shape {array.shape}, and is {column}")
         entries.append(len(array) if column.ragged_dims else 1)
-        parts += wire.pack_entries(column, array)
-    return b"".join(parts), entries
+        parts.append(wire.pack_entries(column, array))
+    return parts, entries
 
 
 #: Kinds of numpy's dtypes by what they can hold; a value takes a dtype that holds its kind.

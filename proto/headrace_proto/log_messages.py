@@ -21,7 +21,7 @@ The context of a sequence and a fixed column have one entry, a column of steps o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Annotated, Final, NamedTuple
 
@@ -44,6 +44,8 @@ HEAD_BYTES: Final = 60
 #: Maximum number of items of one Append: their numbers fit its header.
 MAX_ITEMS: Final = 512
 _COUNT = struct.Struct("<I")
+#: Bytes of the number of entries of a column.
+COUNT_BYTES: Final = _COUNT.size
 
 
 class Item(NamedTuple):
@@ -108,13 +110,37 @@ class Appended:
     schema: Plain = None  # the columns of the log, see schema.py: those of steps have any length
 
 
-def pack_entries(field: Field, values: np.ndarray) -> list[bytes]:
-    """Return the parts of a column's bytes.  ``values``: numbers, or an object array of bytes."""
-    head = _COUNT.pack(len(values) if field.ragged_dims else 1)
+class Packed(NamedTuple):
+    """Entries of one column, as bytes."""
+
+    entries: int
+    lengths: bytes  # of byte strings
+    data: bytes
+
+
+def pack_entries(field: Field, values: np.ndarray) -> Packed:
+    """Return a column's entries.  ``values``: numbers, or an object array of bytes."""
+    count = len(values) if field.ragged_dims else 1
     if field.dtype != dtypes.BYTES:
-        return [head, values.tobytes()]
+        return Packed(count, b"", values.tobytes())
     strings = values.ravel().tolist()
-    return [head, np.array([len(one) for one in strings], "<u4").tobytes(), *strings]
+    lengths = np.array([len(one) for one in strings], "<u4").tobytes()
+    return Packed(count, lengths, b"".join(strings))
+
+
+def bytes_of(columns: Sequence[Packed]) -> int:
+    """Return the number of an item's bytes, less those of its columns' counts."""
+    return sum(len(lengths) + len(data) for _, lengths, data in columns)
+
+
+def body_of(pieces: Sequence[Sequence[Packed]]) -> bytes:
+    """Return the bytes of an item, of whose columns each piece has some entries."""
+    parts = list[bytes]()
+    for column in zip(*pieces, strict=True):
+        parts.append(_COUNT.pack(sum(count for count, _, _ in column)))
+        parts += [lengths for _, lengths, _ in column if lengths]
+        parts += [data for _, _, data in column]
+    return b"".join(parts)
 
 
 def entries_of(

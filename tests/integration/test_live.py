@@ -131,6 +131,27 @@ def test_deaths_of_workers_lose_nothing_that_is_durable(workers: int):
         trained.check(durable)
 
 
+def test_steps_that_gather_share_items_and_those_that_were_sent_stay_as_they_are():
+    steps, keys = 1500, ["a", "b", "c"]
+    with hs.run(segments(live(), num_unroll=50)) as server, produce(server) as out:
+        open_ones = [out.open(key, {"key": key}) for key in keys]
+        for t in range(steps):
+            if t in (500, 1000):  # its owner may have stored what has no answer
+                kill_worker(server, 0, t // 500 - 1)
+            for one in open_ones:
+                assert one.append({"x": float(t)}) == t
+        for one in open_ones:
+            one.end()
+        out.close_log()
+        assert 2 * len(keys) < out.stored < steps
+        trained = Trained()
+        with connect(server) as feed:
+            for batch in feed:
+                trained.train(batch)
+    trained.check(dict.fromkeys(keys, steps))
+    assert {key: len(found) for key, found in trained.steps.items()} == dict.fromkeys(keys, steps)
+
+
 def test_a_killed_producer_goes_on_where_it_was_durable():
     trained, durable = Trained(), dict[str, int]()
     with hs.run(segments(live())) as server, connect(server) as feed:

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from headrace.connection.places import Server
-from headrace.produce import _Lane
+from headrace.produce import _Lane, _Queued
 from headrace_proto import log_messages as wire
 from headrace_proto.messages import ServedShare
 from tests.patience import eventually
@@ -56,3 +56,15 @@ def test_a_place_of_an_earlier_connection_is_not_used(lane: _Lane):
     lane.places = 3
     lane.greet()
     assert not lane.places > lane.opening
+
+
+def test_steps_do_not_join_what_was_sent_by_an_earlier_connection(lane: _Lane):
+    """The owner may have stored it, and takes each number once."""
+    step = wire.Item(wire.STEPS, 1, 0, 1, 0, 8)
+    for number in (1, 2, 3):
+        lane.items.append(_Queued(step, [[wire.Packed(1, b"", bytes(4))]], b"a", None, number))
+    lane.last, lane.passed = 3, 2  # two were sent …
+    lane.greet()
+    lane.sent = 0  # … and nothing is, by the new connection
+    assert [lane.joins(one, step) for one in lane.items] == [False, False, True]
+    assert not lane.joins(lane.items[2], step._replace(version=1))

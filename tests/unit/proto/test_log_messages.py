@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto.errors import ProtocolError
-from headrace_proto.log_messages import HEAD_BYTES, entries_of, pack_entries, pack_open, unpack_open
+from headrace_proto.log_messages import (
+    HEAD_BYTES,
+    body_of,
+    entries_of,
+    pack_entries,
+    pack_open,
+    unpack_open,
+)
 from headrace_proto.schema import Field
 from headrace_server.logs.records import RECORD
 
@@ -35,7 +42,7 @@ def packed(steps: int, texts: list[bytes]) -> bytes:
         "level": np.array(7, np.int64),
         "names": objects([b"a", b"bc"]),
     }
-    return b"".join(part for name in FIELDS for part in pack_entries(FIELDS[name], columns[name]))
+    return body_of([[pack_entries(FIELDS[name], columns[name]) for name in FIELDS]])
 
 
 @steady
