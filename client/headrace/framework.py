@@ -57,10 +57,9 @@ class Framework:
 
         None where a closer look is needed, or a copy.
         """
-        known = NUMPY_OF.get(dtype)
-        if known is None or type(value) is not np.ndarray or value.shape != shape:
-            return None
-        return value if value.dtype == known else None
+        if type(value) is np.ndarray and value.shape == shape and dtype in NUMPY_OF:
+            return value if value.dtype == NUMPY_OF[dtype] else None
+        return None
 
     def kept(self, value: Any) -> Any:
         """Return a tensor with its present value, on its device, for later reads."""

@@ -62,9 +62,8 @@ def continued(
     found, slots, begin = {}, batch._slots, len(starts)
     for name, state in states.items():
         column, strings = "state:" + name, state.dtype == BYTES
-        initial = np.zeros((begin, *state.dims), NUMPY_OF.get(state.dtype, object))
-        if strings:
-            initial[:] = b""
+        shape = (begin, *state.dims)
+        initial = np.full(shape, b"", object) if strings else np.zeros(shape, NUMPY_OF[state.dtype])
         if slots[column].shape[0]:
             index = batch.array("@state_of")  # of the initial states that came; -1: zeros
             brought = index >= 0

@@ -198,8 +198,7 @@ class Wire:
 
     def _exchange(self) -> float:
         """Send due messages, and handle those that have arrived; return the time."""
-        self._send(hears=False)
-        return self._receive()
+        return self._receive(self._send(hears=False))
 
     def _send(self, now: float | None = None, hears: bool = True) -> float:
         """Send due messages; return the time.  The caller holds the lock.
@@ -222,9 +221,9 @@ class Wire:
             self._in_use = False
         return now
 
-    def _receive(self) -> float:
+    def _receive(self, now: float | None = None) -> float:
         """Handle messages that have arrived; return the time.  The caller holds the lock."""
-        now, connections = self.clock(), self.connections
+        now, connections = self.clock() if now is None else now, self.connections
         if not connections or self._in_use:
             return now
         self._in_use = True
