@@ -43,8 +43,9 @@ from .example_rows import Schema, schema_of
 from .source import IndexedSource, Opening
 
 T = TypeVar("T")
-#: Stored bytes of the parts that are decoded before they are read in turn.
+#: Stored bytes of the parts that are decoded before they are read in turn, and most of them.
 _AHEAD_BYTES: Final = 1 << 25
+_MOST_AHEAD: Final = 64
 #: The number of a group of rows that are stored together, or that of each row.
 BatchNumbers = int | np.ndarray
 
@@ -264,6 +265,7 @@ class Decoded(Generic[T]):
         ranges: Callable[[T], Sequence[Range]] = lambda part: (),
     ) -> None:
         self._load, self._most, self._held, self._ranges = load, most, 0, ranges
+        self._far = 0  # parts of remote files that are decoded ahead
         #: The remote files of the parts.
         self.files: list[RemoteFile] = []
         self._parts: list[T] = []
@@ -288,21 +290,24 @@ class Decoded(Generic[T]):
         begin = partial(self._expect, number)
         return ColumnPart(rows, partial(self._read, number), schema, origin, bad, begin=begin)
 
-    def hold(self, blocks: int) -> None:
-        """Keep so many parts more, whose rows are read in turn."""
+    def hold(self, blocks: int) -> int:
+        """Keep so many parts more, whose rows are read in turn; return how many come ahead."""
         if not self._held and self.files:  # bytes are there until they are decoded
-            largest = max(map(self._size, range(len(self._parts))), default=0)
-            keep_more(self, largest + _AHEAD_BYTES)
+            sizes = [*map(self._size, range(len(self._parts)))]
+            keep_more(self, max(sizes, default=0) + _AHEAD_BYTES)
+            self._far = min(_MOST_AHEAD, _AHEAD_BYTES * len(sizes) // max(1, sum(sizes)))
         self._held += blocks
         for file in self.files:
             file.in_order = False
+        return self._far
 
     def _expect(self, number: int) -> bool:
         """Begin to decode a part, where parts are held; return False where enough are under way."""
-        known = not self._held or number in self._kept or number in self._ahead
+        known = not (self._held or self._far) or number in self._kept or number in self._ahead
         lacks = len(self._kept) + len(self._ahead) < self._held  # of those that are read in turn
         ahead = sum(self._size(one) for one in self._ahead)
-        if not known and (lacks or (ahead < _AHEAD_BYTES and len(self._ahead) < self._held)):
+        most = max(self._held, self._far)
+        if not known and (lacks or (ahead < _AHEAD_BYTES and len(self._ahead) < most)):
             self._ahead[number] = self._begin(number)
             known = True
         return known

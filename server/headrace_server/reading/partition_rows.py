@@ -117,17 +117,20 @@ class NumberedShare(_Share):
         self.share = (self._partition + 1) * self._n // self._partitions - self._first
         self.holds = f"{self._n} examples"
         self._blocks: BlockOrder | None = None
+        self._far = 0  # stored groups that are read ahead, where the reader tells
         order = self._order
         if order.blocks and order.block_bytes and order.seed is not None:
             starts = self._reader.blocks(order.block_bytes)
             own = self._partition, self._partitions
             self._blocks = BlockOrder(starts, self._n, order.blocks, order.seed, *own)
             self.share, self.holds = self._blocks.rows, f"{len(starts)} blocks"
-            self._reader.hold(self._blocks.mixed)
+            self._far = self._reader.hold(self._blocks.mixed)
             if self._reader.far:  # else a block is dropped before it is used up, and fetched again
                 keep_more(self, (self._blocks.mixed + 2) * order.block_bytes + _AHEAD_BYTES)
         elif order.seed is not None and order.window is None and self._reader.far:
             read_at_random(self)
+        elif order.seed is None:
+            self._far = self._reader.hold(0)
         #: Blocks that a window spans, where that is more than one.
         self._window = 0
         if order.window and order.seed is not None and self._n:
@@ -153,7 +156,7 @@ class NumberedShare(_Share):
             return Chunk.empty(self._reader.fields), after
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
         hand.reading(numbers_of(rows), epoch)
-        if self._reader.far or self._blocks is not None or self._window:
+        if self._reader.far or self._blocks is not None or self._window or self._far:
             if self._apart and self._ahead == (0, 0, 0):
                 self._reader.expect(numbers_of(rows))
             self._expect(epoch, stop)
@@ -176,7 +179,7 @@ class NumberedShare(_Share):
     def _expect_blocks(self, blocks: BlockOrder, epoch: int, position: int) -> None:
         """Have the blocks fetched that are mixed at a position, and some after them."""
         entered = min(blocks.entered(epoch, position), blocks.blocks)
-        ahead = max(1, _AHEAD_BYTES // (self._order.block_bytes or 1))
+        ahead = max(1, self._far, _AHEAD_BYTES // (self._order.block_bytes or 1))
         low, high = entered - blocks.mixed, min(entered + ahead, blocks.blocks)
         of, asked, _ = self._ahead
         for place in range(asked if of == epoch and low <= asked <= high else low, high):

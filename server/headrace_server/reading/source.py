@@ -216,8 +216,12 @@ class IndexedSource(StreamSource):
         """
         return np.arange(0, self.length, max(1, block_bytes // UNKNOWN_BYTES))
 
-    def hold(self, blocks: int) -> None:
-        """Keep so many more decoded blocks in memory: their rows are read in turn."""
+    def hold(self, blocks: int) -> int:
+        """Keep so many more decoded blocks in memory: their rows are read in turn.
+
+        Return how many further ones come from afar and are read ahead; 0: that depends on bytes.
+        """
+        return 0
 
     def steps_of(self, column: str) -> np.ndarray | None:
         """Return how many steps a column has in each example, int64 [length], where that is known
@@ -294,9 +298,8 @@ class PartsReader(IndexedSource):
         none = np.empty(0, np.int64)
         return np.concatenate([none, *(at + part.blocks(block_bytes) for at, part in parts)])
 
-    def hold(self, blocks: int) -> None:
-        for part in self._parts:
-            part.hold(blocks)
+    def hold(self, blocks: int) -> int:
+        return max([0, *(part.hold(blocks) for part in self._parts)])
 
     def steps_of(self, column: str) -> np.ndarray | None:
         found = [part.steps_of(column) for part in self._parts]

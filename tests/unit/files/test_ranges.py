@@ -506,6 +506,20 @@ def test_files_are_looked_up_and_opened_together(store, write):
     assert store.most_files["GET"] == 8
 
 
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_small_groups_are_read_far_ahead_in_order(store, write):
+    """No answer comes before three files were asked for."""
+    kind = write.__name__
+    for k in range(8):
+        write(store.directory / f"{k}.{kind}")
+    share = partition_reader(opened(kind, f"{store.url}/*.{kind}"), ReadingOrder(), 0, 1)
+    forget()
+    store.most_files.clear()
+    store.meets = 3
+    assert all_numbers(share) == [*range(ROWS)] * 8
+    assert store.most_files["GET"] >= 3
+
+
 def all_numbers(share: Any) -> list[int]:
     found: list[int] = []
     position = share.start
