@@ -164,10 +164,13 @@ class _Cache:
         self.needs = _Needs(*map(add, self.needs, by))
 
     def begin(
-        self, ranges: Iterable[Range]
+        self, ranges: Iterable[Range], later: bool = False
     ) -> tuple[dict[_Block, bytes], set[Future[_Blocks]], bool]:
         """Request blocks, in the order of the ranges; return those that are here, the requests for
-        the others, and whether all of these were under way."""
+        the others, and whether all of these were under way.
+
+        ``later``: those that are here stay as long as if they came now.
+        """
         here: dict[_Block, bytes] = {}
         order = count()
         coming: set[Future[_Blocks]] = set()
@@ -178,7 +181,7 @@ class _Cache:
                 for number in _numbers(start, stop):
                     block = file, number
                     if (data := self._kept.get(block)) is not None:
-                        if not in_turn:
+                        if later or not in_turn:
                             self._kept.move_to_end(block)
                         here[block] = data
                     elif (request := self._coming.get(block)) is not None:
@@ -290,9 +293,9 @@ def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
     yield run
 
 
-def expect(ranges: Iterable[Range]) -> None:
-    """Begin to fetch ranges that will be read."""
-    _cache.begin(ranges)
+def expect(ranges: Iterable[Range], once: bool = False) -> None:
+    """Begin to fetch ranges that will be read; ``once``: each of them only once."""
+    _cache.begin(ranges, later=once)
 
 
 def with_ends(files: Sequence[DataFile], size: int) -> Iterator[DataFile]:

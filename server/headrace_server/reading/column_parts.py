@@ -339,11 +339,11 @@ class Decoded(Generic[T]):
         part = self._parts[number]
         ranges = [one for one in self._ranges(part) if is_remote(one[0].path)]
         if sum(self._coming.copy().values()) < _AHEAD_BYTES:
-            expect(ranges)
+            expect(ranges, once=True)
 
         def load() -> _Held:
             try:
-                expect(ranges)
+                expect(ranges, once=True)
                 return self._load(part)
             finally:
                 del self._coming[load]

@@ -118,6 +118,7 @@ class NumberedShare(_Share):
         self.holds = f"{self._n} examples"
         self._blocks: BlockOrder | None = None
         self._far = 0  # stored groups that are read ahead, where the reader tells
+        self._entering = 2  # blocks that enter the mix within a read, at most so far: so many stay
         order = self._order
         if order.blocks and order.block_bytes and order.seed is not None:
             starts = self._reader.blocks(order.block_bytes)
@@ -154,6 +155,11 @@ class NumberedShare(_Share):
         after = stop if stop < self.share else None
         if position == stop:
             return Chunk.empty(self._reader.fields), after
+        if self._blocks is not None:
+            entering = self._blocks.blocks * limit // self.share + 2
+            if entering > self._entering:  # else a read would drop blocks that it needs itself
+                self._reader.hold(entering - self._entering)
+                self._entering = entering
         rows, hand = self._rows(epoch, position, stop), self._bad.hand
         hand.reading(numbers_of(rows), epoch)
         if self._reader.far or self._blocks is not None or self._window or self._far:
