@@ -19,11 +19,11 @@ from tests.bench import opcodes
 #: By case: bytecodes and calls of a batch at the owner, then at the trainer.  Those of W2
 #: vary most: its trainer waits for each batch, or for hardly any.
 REACHED = {
-    "W1": (4360, 130, 2320, 64),
+    "W1": (4360, 130, 2290, 64),
     "W2": (7680, 182, 3290, 88),
-    "W4 arrival 0": (6930, 172, 4080, 110),
-    "W4 arrival 1": (6190, 148, 4030, 109),
-    "W4 lanes 2": (5780, 140, 3830, 102),
+    "W4 arrival 0": (6930, 172, 3940, 105),
+    "W4 arrival 1": (6230, 148, 3880, 104),
+    "W4 lanes 2": (5780, 140, 3670, 98),
     "W4 lanes 8": (4400, 105, 3050, 83),
 }
 #: Which messages share a wake of the owner differs a little between runs.
