@@ -168,7 +168,8 @@ def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tm
             assert again[: len(first)] == first and [-1] not in again
             whole = early + [key for keys in again for key in keys]
             assert max(Counter(whole).values()) == 1
-            assert len(whole) + lost(server) == 161 and lost(server) == before
+            # What it lost after the snapshot came again: the snapshot held it.
+            assert len(whole) + lost(server) == 161 and 0 < lost(server) <= before
             assert len(main.result(PATIENCE_S)) == 161
 
 
