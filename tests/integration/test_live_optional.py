@@ -158,9 +158,10 @@ def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tm
             still.end()
             with connect(server, feed="extra", prefetch=1) as feed:
                 early += [key for _ in range(2) for key in keys_of(next(feed))]
+                before = lost(server)
                 token = feed.snapshot()
                 first = [keys_of(batch) for _, batch in zip(range(4), feed, strict=False)]
-            before = lost(server)
+            after = lost(server)
             kill_worker(server)
             out.close_log()
             with connect(server, feed="extra", resume=token) as feed:
@@ -168,8 +169,8 @@ def test_a_snapshot_of_a_feed_that_was_passed_by_gives_the_same_batches_again(tm
             assert again[: len(first)] == first and [-1] not in again
             whole = early + [key for keys in again for key in keys]
             assert max(Counter(whole).values()) == 1
-            # What it lost after the snapshot came again: the snapshot held it.
-            assert len(whole) + lost(server) == 161 and 0 < lost(server) <= before
+            # Retention may delete sequences after the snapshot, which holds them for this feed.
+            assert len(whole) + lost(server) == 161 and 0 < before <= lost(server) <= after
             assert len(main.result(PATIENCE_S)) == 161
 
 

@@ -1,9 +1,9 @@
 """Parquet files, a row group at a time.
 
 Rows are read by whole row groups, of which the last two are kept decoded.  Reading in order costs
-each group once, and a thread decodes the next one meanwhile; **rows taken at random cost a whole
-group for each group that they lie in**, so shuffle such files by a window, write small groups, or
-convert them to Arrow IPC.
+each group once, and a thread decodes the next one meanwhile, of remote files the next 32 MiB;
+**rows taken at random cost a whole group for each group that they lie in**, so shuffle such files
+by blocks or a window, write small groups, or convert them to Arrow IPC.
 
     group_by="e"    e  0 0 0 │ 0 1 1 │ 1 1 2      three row groups
                        ───────   ─────────   ─    three examples
