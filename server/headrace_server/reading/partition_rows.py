@@ -53,7 +53,7 @@ from ..shaping.plan import Position
 from .block_order import BlockOrder
 from .chunk import ORDINAL_BITS, BadRecords, Chunk, RowsAtHand
 from .columns import Rows, numbers_of
-from .source import IndexedSource, MixedReader, StreamSource, read_on
+from .source import KEPT_BLOCKS, IndexedSource, MixedReader, StreamSource, read_on
 
 #: Maximum number of rows that are expected ahead; their bytes have a bound of their own.
 _AHEAD_ROWS: Final = 16384
@@ -118,7 +118,7 @@ class NumberedShare(_Share):
         self.holds = f"{self._n} examples"
         self._blocks: BlockOrder | None = None
         self._far = 0  # stored groups that are read ahead, where the reader tells
-        self._entering = 2  # blocks that enter the mix within a read, at most so far: so many stay
+        self._entering = KEPT_BLOCKS  # blocks that enter the mix within a read, at most so far
         order = self._order
         if order.blocks and order.block_bytes and order.seed is not None:
             starts = self._reader.blocks(order.block_bytes)
@@ -127,7 +127,8 @@ class NumberedShare(_Share):
             self.share, self.holds = self._blocks.rows, f"{len(starts)} blocks"
             self._far = self._reader.hold(self._blocks.mixed)
             if self._reader.far:  # else a block is dropped before it is used up, and fetched again
-                keep_more(self, (self._blocks.mixed + 2) * order.block_bytes + _AHEAD_BYTES)
+                stay = self._blocks.mixed + KEPT_BLOCKS
+                keep_more(self, stay * order.block_bytes + _AHEAD_BYTES)
         elif order.seed is not None and order.window is None and self._reader.far:
             read_at_random(self)
         elif order.seed is None:
@@ -137,7 +138,7 @@ class NumberedShare(_Share):
         if order.window and order.seed is not None and self._n:
             self._window = order.window * len(self._reader.blocks(REQUEST_BYTES)) // self._n
         if self._window:
-            self._reader.hold(self._window + 2)
+            self._reader.hold(self._window + 2)  # with the blocks at both ends
         #: Whether what the first rows need is much less than what comes with them.
         self._apart = order.seed is not None and order.window is None
         if self._blocks is not None and order.block_bytes:

@@ -34,6 +34,9 @@ from .columns import Rows
 
 #: Bytes of an example that a block counts where they are not known.
 UNKNOWN_BYTES: Final = 1 << 14
+#: Decoded blocks that a reader keeps in any case: a read ends within a block, which the next read
+#: needs too, while another may enter.
+KEPT_BLOCKS: Final = 2
 #: A position: of a stream, or of a partition.
 At = TypeVar("At")
 
@@ -217,7 +220,7 @@ class IndexedSource(StreamSource):
         return np.arange(0, self.length, max(1, block_bytes // UNKNOWN_BYTES))
 
     def hold(self, blocks: int) -> int:
-        """Keep so many more decoded blocks in memory: their rows are read in turn.
+        """Keep so many decoded blocks beside ``KEPT_BLOCKS``: their rows are read in turn.
 
         Return how many further ones come from afar and are read ahead; 0: that depends on bytes.
         """

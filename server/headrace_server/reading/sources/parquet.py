@@ -29,7 +29,7 @@ from ...files.manifest import DataFile, is_remote
 from ...files.mapped_files import mapped
 from ...files.ranges import Range, RemoteFile
 from ..column_parts import ColumnPart, Decoded, StoredColumn, files_that_serve, origin_in
-from ..source import Opening, PartsReader
+from ..source import KEPT_BLOCKS, Opening, PartsReader
 from .arrow.columns import decoded_column, fields_of_schema, naming
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ else:
     pa = require("pyarrow", "server", "read_parquet")
     pc = require("pyarrow.compute", "server", "read_parquet")
     pq = require("pyarrow.parquet", "server", "read_parquet")
-_KEPT_GROUPS = 2
 _Columns = Mapping[str, StoredColumn]
 
 
@@ -77,7 +76,7 @@ class Parquet(PartsReader):
         opened = partial(_opened, opening, group_by)
         schema, served = files_that_serve(opening, opened, lambda one: one.schema.names)
         last = lru_cache(1)(_table)  # the next part may begin in it
-        self._decoded = Decoded(partial(_load, group_by, last), _KEPT_GROUPS, _ranges)
+        self._decoded = Decoded(partial(_load, group_by, last), KEPT_BLOCKS, _ranges)
         parts: list[ColumnPart] = []
         for _, file, fields in served:
             names, first = tuple(name for name in fields if name in schema.fields), 0
