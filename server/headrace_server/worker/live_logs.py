@@ -534,14 +534,13 @@ class LiveLogs:
             log.pass_by(failed)
 
     def flush(self) -> None:
-        """Write what has come in all partitions."""
+        """Write new items; answer producers and wake feeds up to the durable ones."""
         for log in self._logs.values():
             log.flush()
 
-    def call_stored(self) -> None:
-        """Handle the items that have become durable."""
+    def clear_wake(self) -> None:
+        """Have the file readable no more; ``flush`` follows."""
         os.eventfd_read(self._wake_fd)
-        self.flush()
 
     def tick(self, now: float) -> None:
         for log in self._logs.values():

@@ -154,7 +154,8 @@ class Owner:
                     partitions.stores.call_stored()
                 self._receive(ready)
                 if logs.fileno() in ready:
-                    logs.call_stored()
+                    logs.clear_wake()
+                logs.flush()  # before ``next_work``: a feed that waits for these items has work now
                 if (now := time.monotonic()) >= look_at:
                     look_at = now + _TICK_S / 10
                     partitions.tick(now)
@@ -165,7 +166,6 @@ class Owner:
                 if found is not None:
                     self._make(*found)
                     busy = True
-                logs.flush()
                 busy = self._send_out() or busy or (socket.stirred and socket.look())
             logs.close()
         self._ended = True
@@ -325,7 +325,7 @@ class Owner:
                 if stores.fileno() in ready:
                     stores.call_stored()
                 if logs.fileno() in ready:
-                    logs.call_stored()
+                    logs.clear_wake()
                 logs.flush()
                 if stores.due:
                     stores.write()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
+from headrace_proto import limits
+from headrace_proto import log_messages as wire
 from headrace_proto.errors import ServerError
 from headrace_proto.messages import (
     Answered,
@@ -196,6 +198,35 @@ def test_states_are_flushed_after_a_commit_that_came_while_the_next_batch_was_ma
         GO_ON.set()
         answer = trainer.hear_all(Answered, Give)
         assert (answer.request, answer.text) == (7, "")
+
+
+def test_a_worker_makes_a_batch_of_new_steps_before_it_rests(directory):
+    """What is stored at once wakes nobody: the worker would rest until something else comes."""
+    features = {"x": hs.sequence("int64")}
+    pipeline = hs.live("log", features).batch_sequences_with_states(
+        None, ["x"], [], num_unroll=1, batch_size=1, initial_states={"h": hs.zeros((), "int64")}
+    )
+    worker = Worker(directory, pipeline)
+    feed, partitions = worker.owner._switchboard.feeds[FEED], worker.owner._partitions
+    rest, wanted = partitions.rest, list[bool]()
+
+    def noted(poll, at_most_s):
+        wanted.append(feed.serves and not feed.desk.recovering and feed.desk.wanted)
+        return rest(poll, at_most_s)
+
+    partitions.rest = noted
+    with worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        hello = wire.Produce(limits.PROTOCOL, "test", "log", "actor", 1, partition=0, reopens=1)
+        worker.send(b"producer", hello)
+        assert worker.receive(b"producer")[0].places == 1
+        opens, grows = wire.Item(wire.OPEN, 1, 0, 0, 0, 0), wire.Item(wire.STEPS, 1, 0, 1, 0, 12)
+        column = b"".join(number.to_bytes(size, "little") for number, size in ((1, 4), (7, 8)))
+        worker.send(b"producer", wire.Append(0, 1, (*opens, *grows)), b"ss", column)
+        assert len(trainer.hear_all(Give).items) == 1
+    assert wanted and not any(wanted)
 
 
 class _LateLock:
