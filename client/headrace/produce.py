@@ -303,7 +303,7 @@ class OpenSequence:
         self._put(wire.END, 0, [], timeout)
 
     def abort(self, *, timeout: float | None = None) -> None:
-        """End the sequence, and have what no trainer has dropped."""
+        """End the sequence, and drop the steps that no trainer has."""
         self._put(wire.ABORT, 0, [], timeout)
 
     def _put(self, kind: int, steps: int, columns: _Columns, timeout: float | None) -> int:
