@@ -44,7 +44,7 @@ from .session import Session
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
-_BYE_S = 0.5  # owners that are away or stopped do not answer a Bye
+_BYE_S = 2.0  # owners that are away or stopped do not answer a Bye
 _TICK_S = 0.001
 #: Maximum number of ZeroMQ's sockets: three for each owner.  Its own limit, 1023, is 341 owners.
 _SOCKETS = 12_288

@@ -234,7 +234,7 @@ class Reception:
         if session is None and key is None and isinstance(message, Attach):
             self._on_channel(identity, message)
             return
-        if session is None or not session.welcome:
+        if session is None or not (session.welcome or type(message) is Bye):
             self.outbox.send(identity, Unknown(message.session))
             return
         session.seen, session.open = now, True
@@ -386,6 +386,7 @@ class Reception:
         if not feed.opened:
             self._held[identity] = hello, frames, key, came_by
             raise Later(self._board.inside() or "the workers are opening the feed's source")
+        self._held.pop(identity, None)  # it came before this feed was open, and others are not yet
         check_version(hello)
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")

@@ -97,12 +97,16 @@ def test_a_pause_has_trainers_let_go_and_ends_when_nothing_is_leased(directory):
         assert answered == [1, 2]
 
 
-def test_a_bye_is_answered_so_what_comes_later_finds_what_it_held(directory):
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_bye_is_answered_so_what_comes_later_finds_what_it_held(directory, lost):
+    """Also where a message of the trainer was lost, so that it was told to greet again."""
     with Worker(directory, numbers(6)) as worker:
         one = Trainer(worker, b"a")
         one.greet()
         one.step([(0, 0)])
         rows_of(worker, one)
+        one.said += lost
+        one.beat()
         one.say(Bye(one.session))
         assert one.hear_all(Unknown, Give).session == one.session
         two = Trainer(worker, b"b")
@@ -127,6 +131,24 @@ def test_a_trainer_that_leaves_before_its_greeting_is_answered_holds_nothing(dir
         assert one.hear_all(Unknown).session == 0
         welcome = two.greet()
         assert welcome.next == (0, 0, 0) and welcome.others == 0
+
+
+def test_a_greeting_that_waited_for_its_feed_is_answered_once(directory):
+    """Its feed is open before the other feeds of the server: the trainer repeats it, and leaves."""
+    with Worker(directory, numbers(6)) as worker:
+        board = worker.owner._switchboard
+        eventually(lambda: board._reported_open)
+        one = Trainer(worker, b"a")
+        hello = one.hello()
+        board.feeds[FEED].opened = False
+        worker.send(one.connection, hello)
+        assert "opening" in one.hear().waiting
+        board.feeds[FEED].opened = True
+        worker.send(one.connection, hello)
+        one.session = one.hear().session
+        one.say(Bye(one.session))
+        one.hear_all(Unknown)
+        assert not board.reception._held, "what waits is answered when all feeds are open"
 
 
 def test_the_status_has_what_each_trainer_holds_and_asks_for(directory):
