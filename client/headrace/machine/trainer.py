@@ -475,26 +475,25 @@ class Trainer:
 
     def _pump(self) -> None:
         """Ask for as many batches as are wanted."""
-        if self._unknown:
-            return
-        wanted = self.prefetch + self.waits
-        under_way = self._flying
+        waits, under_way = self.waits, self._flying
+        free = self.prefetch + waits - under_way
         if self.any_order:
-            under_way -= sum(len(owner.asked) for owner in self._owners if self._lags(owner))
-        gathers = wanted - under_way < self._part
-        if gathers and (not self.waits or under_way > len(self.ready) or self._is_here()):
+            behind = sum(len(owner.asked) for owner in self._owners if self._lags(owner))
+            under_way, free = under_way - behind, free + behind
+        gathers = free < self._part
+        if gathers and (not waits or under_way > len(self.ready) or self._is_here()):
             return
-        if self.full:
+        if self._unknown or self.full:
             return
-        while under_way < wanted or (self.waits and self._flying == len(self.ready)):
+        while free > 0 or (waits and self._flying == len(self.ready)):
             # what is here is of a later epoch, which the loop can not take yet: it does not count
             if (cell := self._to_ask()) is None:
                 return
             epoch = cell.key[0] if cell.key else cell.turn[0]
-            if under_way >= wanted and epoch > self.least:
+            if free <= 0 and epoch > self.least:
                 return
             self._get(cell, epoch)
-            under_way += 1
+            free -= 1
 
     def _is_here(self) -> bool:
         """Whether the loop can take the next batch at once."""
@@ -644,10 +643,16 @@ class Trainer:
     def over(
         self, owner: int, request: int, partition: int, epoch: int, also: Iterable[int] = ()
     ) -> None:
-        """Note that nothing more of an epoch comes from partitions; -1: nothing more at all."""
-        self._answered(request)
+        """Note that nothing more of an epoch comes from partitions; -1: nothing more at all.
+
+        A batch that the owner did not have back by then still comes again.
+        """
+        if self._answered(request)[0] is None:
+            return
         for p in (partition, *also):
             cell = self._cells[p]
+            if cell.back and p != partition:
+                continue
             if not cell.over and epoch < 0:
                 self._leave_epoch(cell)
                 self._open -= 1

@@ -221,6 +221,23 @@ def test_a_batch_that_the_loop_can_not_read_comes_again_before_later_ones(rank: 
     assert [one.take().given.partition for _ in range(2)] == [1, 0]
 
 
+def test_an_epoch_that_was_over_before_its_batch_went_back_is_not():
+    """1. The owner has given all; 2. a batch goes back, and with it a request is withdrawn; 3. the
+    answers come to that request, and to those at another partition."""
+    one = trainer(2, prefetch=4)
+    assert asks(one) == [(1, 0), (2, 1), (3, 0), (4, 1)]
+    one.give_back(give(one, 2, 1, 0))
+    assert sent(one)[2:] == ([4], [(5, 1, 0), (6, 1, 0)])
+    one.over(0, 4, 1, 0)
+    for request in (1, 3):
+        one.over(0, request, 0, 0, also=[1])
+    assert one.least == 0
+    give(one, 5, 1, 0)
+    assert one.take().turn == (0, 0)
+    one.over(0, 6, 1, 0)
+    assert one.least == 1
+
+
 @pytest.mark.parametrize("rank", [-1, 0])
 def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
     one = trainer(2, owners=2, prefetch=4, rank=rank)
@@ -276,13 +293,14 @@ def test_a_batch_of_lanes_that_comes_too_late_goes_back_with_those_after_it():
     assert asks(one) == [(2, 1)]
     give(one, 2, 1, 0, live=False)
     assert one.take().given.partition == 1
-    one.over(0, 0, 1, 0)
-    assert one.take() is None and sent(one)[2:] == ([1], [(3, 0, 0)])
+    assert one.take() is None and sent(one)[2:] == ([1], [(3, 1, 0)])
+    one.over(0, 3, 1, 0)
+    assert one.take() is None and sent(one)[2:] == ([], [(4, 0, 0)])
     late = give(one, 1, 0, 0, live=True)
-    assert sent(one)[1:] == ([late], [3], [(4, 0, 0)])
-    give(one, 3, 0, 1, live=True)
+    assert sent(one)[1:] == ([late], [4], [(5, 0, 0)])
+    give(one, 4, 0, 1, live=True)
     assert one.take() is None and not one.any_due, "it is void, and its request was withdrawn"
-    give(one, 4, 0, 0, live=True)
+    give(one, 5, 0, 0, live=True)
     assert one.take().turn == (0, 0)
 
 
