@@ -184,8 +184,11 @@ class Buckets(QueuedRows):
     def set_batch_sizes(self, batch_sizes: Sequence[int]) -> None:
         """Use other batch sizes for all loose rows.
 
-        Batches that become full by that come in the order of the buckets.
+        Batches that become full by that come in the order of the buckets, and after all that were
+        formed before.
         """
+        if self._unordered:
+            self._order()
         self.batch_sizes = tuple(batch_sizes)
         for bucket, size in enumerate(batch_sizes):
             if self._window:

@@ -151,6 +151,18 @@ def test_other_sizes_reach_the_rows_that_are_in_no_full_batch(data):
     assert sum(twin.dropped().values()) == dropped
 
 
+def test_batches_in_a_drawn_order_have_another_size_after_all_that_were_formed_before():
+    """Two of them fill no block of four, which the next ones would join."""
+    for seed in range(8):
+        shape = Buckets([2, 2], shuffle_batches=4, seed=seed)
+        shape.offer(0, 12, {"bucket": np.arange(12) % 2})
+        shape.set_batch_sizes([1, 1])
+        assert shape.ready() == 6
+        shape.offer(1, 6, {"bucket": np.arange(6) % 2})
+        shape.finish()
+        assert [size_of(draft) for draft in drafts(shape)] == [2] * 6 + [1] * 6
+
+
 def test_the_sum_of_enormous_lengths_of_ragged_rows_does_not_wrap_around():
     most = 2**62
     shape = Buckets([None], True, most, ragged=True)
