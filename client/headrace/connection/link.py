@@ -29,7 +29,7 @@ from headrace_proto.errors import (
     ForkedProcess,
     HeadraceError,
 )
-from headrace_proto.messages import Answered
+from headrace_proto.messages import Answered, Stats
 from headrace_proto.token import new_snapshot
 
 from ..machine.prefetch import Prefetch
@@ -341,11 +341,16 @@ class Link:
 
         ``of``: sessions with the owners to ask; by default those that the request's kind needs.
         """
-        every = self.sessions if request.of_each_owner else self.of_each_server
-        asked = every if of is None else list(of)
-        with self.lock:
-            for session in asked:
-                session.requests.ask(request)
+
+        def sent() -> list[Session]:
+            every = self.sessions if request.of_each_owner else self.of_each_server
+            asked = every if of is None else list(of)
+            with self.lock:
+                for session in asked:
+                    session.requests.ask(request)
+            return asked
+
+        asked = sent()
 
         def answer_of(session: Session) -> Answered | None:
             answer = session.requests.answer_to(request)
@@ -354,7 +359,11 @@ class Link:
             return answer
 
         def answers() -> list[Answered] | None:
+            nonlocal asked
             if any(session not in self.sessions for session in asked):
+                if request.kind is Stats:  # which changes nothing
+                    asked = sent()
+                    return None
                 raise ConnectionLost(
                     f"the server at {self.address} was started again with {len(self.sessions)} "
                     f"owners while this trainer waited for the answer to {request.call}: ask again"
