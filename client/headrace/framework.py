@@ -57,8 +57,8 @@ class Framework:
 
         None where a closer look is needed, or a copy.
         """
-        if type(value) is np.ndarray and value.shape == shape and dtype in NUMPY_OF:
-            return value if value.dtype == NUMPY_OF[dtype] else None
+        if type(value) is np.ndarray and value.shape == shape:
+            return value if value.dtype is NUMPY_OF.get(dtype) else None
         return None
 
     def kept(self, value: Any) -> Any:

@@ -50,6 +50,7 @@ class ColumnPlace:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    numpy: np.dtype | None = None  # of numbers, in a batch that came
 
 
 def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[ColumnPlace], int]:
@@ -129,7 +130,8 @@ class KnownSlots:
             raise ProtocolError(f"a batch has {rows} rows; its feed has {self._most_rows}")
         slots = {}
         for (name, field), (offset, size, dims) in zip(self._fields, columns, strict=True):
-            slot = slots[name] = ColumnPlace(field.dtype, tuple(dims), offset, size)
+            dtype = None if field.dtype == BYTES else numpy_dtype(field.dtype)
+            slot = slots[name] = ColumnPlace(field.dtype, tuple(dims), offset, size, dtype)
             last = self._last.get(name)
             alike = last is not None and last.shape == slot.shape and last.nbytes == size
             if not alike or offset % ALIGNMENT or offset + size > nbytes:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, NUMPY_OF
+from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed, ProtocolError, near
 from headrace_proto.layout import ColumnPlace, strings_at
 from headrace_proto.messages import Given
@@ -58,10 +58,10 @@ class BatchInHand:
         value = self._cache.get(name)
         if value is None:
             slot = self._slots[name]
-            if slot.dtype == BYTES:
+            if slot.numpy is None:
                 value = self._framework.strings(strings_at(self._block, slot))
             else:
-                value = np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
+                value = np.ndarray(slot.shape, slot.numpy, self._block, slot.offset)
                 if self._framework is not NUMPY:
                     value = self._framework.numbers(value, slot.dtype, True)
             self._cache[name] = value
@@ -81,9 +81,9 @@ class BatchInHand:
             slot = self._slots[name]
         except KeyError:
             raise self._unknown(name) from None
-        if slot.dtype == BYTES:
+        if slot.numpy is None:
             return strings_at(self._block, slot)
-        return np.ndarray(slot.shape, NUMPY_OF[slot.dtype], self._block, slot.offset)
+        return np.ndarray(slot.shape, slot.numpy, self._block, slot.offset)
 
     def _unknown(self, name: object) -> KeyError:
         known = [*self] if isinstance(self, Mapping) else [*self._slots]
