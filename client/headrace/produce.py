@@ -62,6 +62,9 @@ _AGAIN_S = 1.0
 _SILENT_S = 8.0
 _LOOK_S, _AWAY_S, _CLOSE_S, _LINGER_MS = 0.05, 1.5, 5.0, 500
 _ENDS = wire.END, wire.ABORT
+#: As numbers: operations of their enumerations take longer than the calls.
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+_NOBLOCK, _AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 _Columns = list[wire.Packed]
@@ -189,15 +192,18 @@ class _Lane:
         )
 
     def send(self, message: object, *frames: bytes) -> None:
+        *first, last = FROM_TRAINER.encode(message), *frames
         try:
-            self.socket.send_multipart([FROM_TRAINER.encode(message), *frames], zmq.NOBLOCK)
+            for frame in first:
+                self.socket.send(frame, _AND_MORE)
+            self.socket.send(last, _NOBLOCK)
         except zmq.Again:  # the handshake shows why
             self.greet()
 
     def receive(self, now: float) -> bool:
         """Handle messages that have arrived; return whether there were some."""
         heard = False
-        while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        while int(self.socket.getsockopt(_EVENTS)) & _READABLE:
             header, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             try:
                 message = FROM_SERVER.decode(header)

@@ -31,6 +31,7 @@ _PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _CONNECTED, _RETRIED = zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED
 _DISCONNECTED = zmq.EVENT_DISCONNECTED
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _ALL = _DISCONNECTED | _AUTH | _PROTOCOL | _SUCCEEDED | _CONNECTED | _RETRIED
 #: Connections broken off in a row, and the least time since the first, that count as a refusal.
 _IN_A_ROW = 5
@@ -75,7 +76,7 @@ class Handshakes:
     def look(self, now: float) -> bool:
         """Read what has happened; return whether a connection has ended."""
         lost = False
-        while int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        while int(self.monitor.getsockopt(_EVENTS)) & _READABLE:
             kind, value = struct.unpack("=HI", self.monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind in (_CONNECTED, _RETRIED):
                 # it retries after the end of a connection, too

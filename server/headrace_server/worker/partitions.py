@@ -131,7 +131,7 @@ class Partitions:
         self._worked_s = 0.0  # where the feed that has worked last began
         self.calls = False  # whether some batches are written by functions of the user's
         self._at_work: ServedFeed | None = None  # the feed of the step under way
-        self._lacks: dict[ServedPartition, str] = {}  # what their next batches lack, not yet told
+        self._lacks: dict[ServedPartition, Outlook] = {}  # that wait, and how; not yet described
         self._lacks_at = 0.0  # when these are described next
         self._full = False  # whether the slab has no room for the next batch
         self._sources: dict[ServedPartition, float] = {}  # that have nothing yet: the next look
@@ -264,12 +264,12 @@ class Partitions:
             self._worked_s = max(self._worked_s, share.spent_s)
             share.spent_s = self._worked_s + took_s
         if isinstance(made, Outlook):
-            self._note_outlook(part, made, now)
+            self._note_wait(part, made, now)
         elif not self._placed(part, made):
             return
         elif not (made or part.run.reads_next):  # it has read
             feed.on_read(part)
-            self._note_wait(part, part.run.machine.waits_for(), now)
+            self._note_wait(part, Outlook.IDLE, now)
         feed.desk.made(work, made)
         if (not made or isinstance(made, Outlook)) and part.run.machine.finished and not part.done:
             self._note_end(part)  # after a batch the next report does
@@ -288,34 +288,34 @@ class Partitions:
             part.waits = ""
         return True
 
-    def _note_outlook(self, part: ServedPartition, made: Outlook, now: float) -> None:
-        idle = made in (Outlook.IDLE, Outlook.WAITS)
-        text = part.run.machine.waits_for() if idle else ""
-        if made is Outlook.WAITS:
-            intake = part.run.intake
-            if intake.awaited or not intake.bound:
-                self._sources[part] = now + _SOURCE_S
-            source = f"it waits for its source {intake.awaited or 'of producers (hs.live)'}"
-            text = f"{text}; {source}" if text else source
+    def _note_wait(self, part: ServedPartition, made: Outlook, now: float) -> None:
+        """Note that a partition waits; it is described after a second without a batch."""
+        if made is Outlook.WAITS and (part.run.intake.awaited or not part.run.intake.bound):
+            self._sources[part] = now + _SOURCE_S
         elif made is Outlook.FULL:
             self._full = True  # only trainers can free a block
-            text = (
-                f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
-                "for trainers (slab_bytes bounds it)"
-            )
-        self._note_wait(part, text, now)
-
-    def _note_wait(self, part: ServedPartition, text: str, now: float) -> None:
-        """Note what a partition waits for; it is reported after a second without a batch."""
         part.made_at = part.made_at or now
-        self._lacks[part] = text[:1000]
+        self._lacks[part] = made
 
     def _report_lacks(self, now: float) -> None:
         """Describe what partitions wait for, at most once a second: some have many sequences."""
         if now >= self._lacks_at:
             self._lacks_at = now + _SILENT_S
             for part in [one for one in self._lacks if now - one.made_at >= _SILENT_S]:
-                part.waits = self._lacks.pop(part) + part.run.lacks()
+                part.waits = self._wait_of(part, self._lacks.pop(part))[:1000] + part.run.lacks()
+
+    def _wait_of(self, part: ServedPartition, made: Outlook) -> str:
+        """Describe what a partition waits for after a step with this outlook."""
+        if made is Outlook.FULL:
+            return (
+                f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
+                "for trainers (slab_bytes bounds it)"
+            )
+        texts = [part.run.machine.waits_for() if made in (Outlook.IDLE, Outlook.WAITS) else ""]
+        if made is Outlook.WAITS:
+            awaited = part.run.intake.awaited or "of producers (hs.live)"
+            texts.append(f"it waits for its source {awaited}")
+        return "; ".join(filter(None, texts))
 
     def _note_end(self, part: ServedPartition) -> None:
         """Note that a partition has made all; warn if no batch could ever be made."""
