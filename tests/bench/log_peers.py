@@ -6,7 +6,7 @@
     episodes   … or at once
     actors     256 actors in 8 processes, one step of each in turn: R2D2's load (headrace alone)
     paced      one step each 2 ms, each a segment: how long after its append a trainer has it,
-               where the log is on a disk (headrace alone)
+               where the log is on a disk and outlives any process (headrace alone)
 
 Headrace's trainer takes batches of 16 segments of 80 steps with 40 before them, and saves a state
 of 256; Reverb's takes trajectories of 120 steps (an episode at once is one item there);
@@ -78,7 +78,8 @@ def headrace(mode: str) -> Iterator[tuple[str, Training]]:
         return waits
 
     with tempfile.TemporaryDirectory() as directory:
-        with hs.run(feed, state_dir=directory if mode == "paced" else None) as server:
+        paced = {"state_dir": directory, "durability": "process"}
+        with hs.run(feed, **(paced if mode == "paced" else {})) as server:
             yield server.address, train
 
 
