@@ -141,7 +141,7 @@ class _Cell(_Stored):
     """One partition: its batches without a lease, the requests for them, and its state."""
 
     __slots__ = (
-        *("number", "partition", "machine", "heaps", "ready", "asking", "came_back", "remakes"),
+        *("number", "partition", "machine", "heaps", "ready", "asking", "remakes"),
         *("over", "ended", "ordered", "stands"),
     )
 
@@ -252,7 +252,8 @@ class Desk:
         self._held_up: set[_Cell] = set()  # with requests that wait for memory or rows
         # Making
         self._busy: _Cell | None = None  # the partition that makes now …
-        self._again = False  # … whether it may have more memory or rows since it began
+        self._again = False  # … whether it may have more memory or rows since it began …
+        self._returns = False  # … and whether batches of it wait to go back, before later ones
         self._deferred: deque[Call] = deque()
         #: Greetings, Welcomes and leaves, which the desk handles after the calls in _deferred: a
         #: greeting may begin a new run, and that deals every batch that is not committed.
@@ -740,6 +741,7 @@ class Desk:
         """End a lease without a commit; the batch goes back to its heap."""
         session, cell = batch.holder, self._cells[batch.partition]
         if cell is self._busy:
+            self._returns = True
             self._deferred.append(partial(self._end, batch))
             return
         if session.leases.pop(batch.token, None) is None:
@@ -981,7 +983,8 @@ class Desk:
             if not heap or cell is self._busy:
                 return False
             return heap[0][0] < cell.machine.next_turn(slot)
-        return not (self._lanes and cell is self._busy)  # it would be asked for its lanes
+        # while it makes something it can not be asked for its lanes, or take batches back
+        return not ((self._lanes or self._returns) and cell is self._busy)
 
     def _look(self, cell: _Cell) -> None:
         """Have ``next_work`` examine the requests at a partition, and those that are held up."""
@@ -1127,7 +1130,7 @@ class Desk:
 
         Without this call no event may come between ``next_work`` and ``made``.
         """
-        self._busy, self._again = self._cells[work.partition], False
+        self._busy, self._again, self._returns = self._cells[work.partition], False, False
         # the least turn of it for anyone, since nothing may be asked of it meanwhile
         self._made_from = (0, 0) if self.world else self._busy.machine.next_turn(ANYONE)
 

@@ -525,6 +525,22 @@ def test_a_newcomer_learns_of_batches_that_come_back_while_their_partition_makes
     assert welcome.next == {0: gives[0].batch.turn}
 
 
+def test_a_batch_that_comes_back_while_its_partition_makes_others_is_given_before_these():
+    at = At(plain(), A, ahead=3)
+    (first,) = at.ask(A)
+    at.desk.ask(A, [Get(7, 0, 0)])
+    at.told(Give)
+    work = at.desk.work_ahead()
+    assert at.desk.standing()["ready"] == 2
+    at.desk.begin(work)
+    at.desk.give_back(A, [first.batch.token])
+    at.desk.ask(A, [Get(8, 0, 0)])
+    assert not at.desk.next_work() and not at.told(Give), "a later one is ready"
+    at.desk.made(work, at.partition.make(work.slot, work.epoch))
+    (again,) = at.told(Give)
+    assert again.batch.turn == first.batch.turn
+
+
 def test_a_partition_that_ends_for_one_trainer_of_lanes_ends_for_those_that_it_let_wait():
     at = At(lanes(), A, B)
     answers = [Outlook.IDLE, Outlook.ENDED, Outlook.ENDED]
