@@ -356,8 +356,9 @@ class PlainMachine(Machine):
                 self.unwritten = deque(one for one in self.unwritten if one is not plan)
         elif self._ended or not 0 <= number - self.input.next_number < MOST_AHEAD:
             return False
-        epoch, index = batch.turn  # each turn has a batch, and an epoch may have none
-        if index > number or epoch > self.input.epoch + MOST_AHEAD:
+        epoch, index = batch.turn  # each turn has a batch, and an epoch may have none …
+        late = MOST_AHEAD if self.world else 0  # … and a round waits for its last batch
+        if index > number + late or epoch > self.input.epoch + MOST_AHEAD:
             return False
         self._claimed[number] = batch
         return True

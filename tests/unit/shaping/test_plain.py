@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace_server.leasing.words import ANYONE, Outlook
+from headrace_server.leasing.words import ANYONE, Batch, Outlook
 from headrace_server.shaping.plain import TOO_LATE, Stored
 from tests.plain_partition import FOREVER, PlainPartition, rows_in
 
@@ -87,6 +87,16 @@ def test_a_rank_that_commits_an_earlier_round_last_goes_on_after_the_later_one()
     for record in partition.take_records():
         stored.fold(*record)
     assert PlainPartition(0, stored, rows=12, size=2).next_turn(0) == (0, 3)
+
+
+def test_a_rank_keeps_the_batch_of_a_rare_bucket_whose_round_comes_late():
+    """Of a life that has not made it again: batch 0 waits for another one of its bucket."""
+    partition = PlainPartition(0, rows=12, size=2)
+    partition.deal(1, 2)
+    assert partition.machine.reclaim(Batch(0, 0, 1, (0, 3), 2))
+    assert not partition.machine.reclaim(Batch(0, 1, 1, (0, 1 << 20), 2))
+    partition = PlainPartition(0, rows=12, size=2)
+    assert not partition.machine.reclaim(Batch(0, 0, ANYONE, (0, 3), 2)), "turns are numbers"
 
 
 def test_a_request_for_an_earlier_epoch_is_over_and_one_at_the_end_idle_until_all_is_committed():
