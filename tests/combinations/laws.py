@@ -97,16 +97,17 @@ class Case:
             own = [one for one in taken if one.values["@partition"] == p]
             came = {name for one in own for name in self._names(one)}
             self._expect(p)
-            declared, rows, found = self.batches[p], 0, [(len(own) + 1, False, 0, 0)]
+            declared, rows, found = self.batches[p], 0, [(len(own) + 1, False, 0, 0, 0)]
             sure = 0 if self.feed.segmented or -1 in since else since[p]
-            while len(found) - 2 < rows and min(found)[:3] != (0, False, 0):
+            while len(found) - 2 < rows and min(found)[:4] != (0, False, 0, 0):
                 rows = self._expect(p, at := len(found) - 1)
                 wrong = (i for i, one in enumerate(own) if self._content(one))
                 early = any(map(difference, declared[:sure], self.batches[p]))
                 missing = {name for name in self._all - came if name[0] == p}
                 lost = len(missing) if self.feed.segmented or self._lost(missing) else 0
-                found.append((len(own) - next(wrong, len(own)), early, lost, at))
-            *_, early, _, at = min(found)
+                unlike = len(own) - next(wrong, len(own))
+                found.append((unlike, early, lost, len(missing), at))
+            *_, early, _, _, at = min(found)
             self._expect(p, at)
             if early:
                 yield f"partition {p} is changed before batch {sure}"
