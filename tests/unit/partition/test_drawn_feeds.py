@@ -14,6 +14,7 @@ import pytest
 from headrace.batches.batch import Batch, RaggedBatch, columns_of
 from headrace.batches.segments import SegmentBatch
 from headrace.framework import NUMPY
+from headrace_proto.layout import KnownSlots
 from headrace_proto.schema import RESERVED
 from headrace_proto.segment_layout import SegmentLayout
 from headrace_server.leasing.words import Batch as Made
@@ -63,8 +64,10 @@ class Trainer:
             rows=made.rows,
             epoch=made.epoch,
             bucket=made.bucket,
+            nbytes=made.nbytes,
+            columns=[[slot.offset, slot.nbytes, [*slot.shape]] for slot in made.body.slots],
         )
-        slots = dict(zip(schema, made.body.slots, strict=True))
+        slots = KnownSlots(schema).of(given)
         facts = {n[1:] for n in schema if n[0] == RESERVED and not n.startswith("@offsets:")}
         states: set[str] = set()
         if self.feed.segmented:
