@@ -672,6 +672,12 @@ class Feed:
         hands.fetched(run, batch.token)
         return batch
 
+    def _follows(self, batch: Any, room: int) -> bool:
+        """Return whether another batch is here: one of as many rows and at most ``room`` bytes."""
+        with self._link.lock:
+            held = self._link.member.trainer.here
+            return held is not None and held.given.rows == batch.rows and held.given.nbytes <= room
+
     def _readings(self) -> tuple[float, float, int]:
         """Return the time, how long the trainer has waited, and the batches it has not taken."""
         link = self._link

@@ -1,6 +1,6 @@
 """A feed as a ``tf.data.Dataset``.
 
-    runs ──► batch ──► elements      of a graph: one call of Python each
+    runs ──► batches ──► elements    of a graph: one call of Python for each batch, or for several
     batch ──► elements               of a loop in Python over the dataset itself
 
 A loop in Python over this dataset uses only tensors of TensorFlow: its iterator takes each batch
@@ -12,11 +12,15 @@ to a snapshot.
 
 The map functions run in the thread that pulls (``use_inter_op_parallelism=False``, which only the
 raw operation offers): handing such small work to a pool of threads costs more than the work.
+
+Small batches come together: a call of Python takes those that are here, and the graph separates
+their copies.  Taking a batch must not commit the one before, so this needs explicit commits.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +35,10 @@ from headrace_proto.segment_layout import GROUPS
 from .batches.batch import Batch
 from .batches.segments import FLAGS, SEGMENT_FACTS, SegmentBatch
 from .batches.taken import DatasetRun
+
+#: Maximum number of batches that a call of Python takes, and of their bytes: two copies of 128 KiB
+#: take half as long as a call.
+_TOGETHER, _TOGETHER_BYTES = 8, 1 << 20
 
 
 class Runs:
@@ -56,6 +64,28 @@ class Runs:
         """Return the next batch; StopIteration where the iteration has ended, or begins anew."""
         return self._feed._next_of(*self._runs[number])
 
+    def together(self, number: int, arrays: Callable[[Any], list[Any]]) -> list[Any]:
+        """Return the arrays of the next batch, and of small ones that are here, stacked by column.
+
+        An error of a later batch waits until the ones before it are yielded.
+        """
+        run, _ = self._runs[number]
+        if run.late is not None:
+            late, run.late = run.late, None
+            raise late
+        batch = self.next_batch(number)
+        found, room = [arrays(batch)], _TOGETHER_BYTES - batch.nbytes
+        try:
+            while len(found) < _TOGETHER and self._feed._follows(batch, room):
+                batch = self.next_batch(number)
+                found.append(arrays(batch))
+                room -= batch.nbytes
+        except Exception as error:
+            run.late = error
+        if len(found) == 1:
+            return [array[None] for array in found[0]]
+        return [np.stack(column) for column in zip(*found, strict=True)]
+
     def batches(self) -> Iterator[Any]:
         """Yield the batches of an iteration."""
         for number in self.begun():
@@ -75,29 +105,38 @@ def dataset(feed: Any, facts: Sequence[str], tokens: bool = False) -> Any:
     """
     segmented = feed._segments is not None
     form = _of_segments(feed) if segmented else _of_rows(feed, facts, tokens)
-    spec, arrays = form.spec, form.arrays
-    dtypes = [one.dtype for one in tf.nest.flatten(spec)]
-    iterations = Runs(feed)
+    spec, arrays, iterations = form.spec, form.arrays, Runs(feed)
+    together = feed._by_name and _nbytes(spec) * _TOGETHER <= _TOGETHER_BYTES
+    if together:
+        spec = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), spec)
+    flat = tf.nest.flatten(spec)
 
-    def batch(number: Any) -> list[Any]:
+    def called(number: Any) -> list[Any]:
+        if together:
+            return iterations.together(int(number), arrays)
         return arrays(iterations.next_batch(int(number)))
 
     def element(number: Any) -> Any:
-        flat = tf.numpy_function(batch, [number], dtypes)
-        for tensor, one in zip(flat, tf.nest.flatten(spec), strict=True):
+        tensors = tf.numpy_function(called, [number], [one.dtype for one in flat])
+        for tensor, one in zip(tensors, flat, strict=True):
             tensor.set_shape(one.shape)
-        return flat
+        return tensors
 
     def elements(number: Any) -> Any:
-        return _mapped(tf.data.Dataset.from_tensors(number).repeat(), element, spec)
+        data = _mapped(tf.data.Dataset.from_tensors(number).repeat(), element, spec)
+        if together:  # with the names of form.spec, which unbatch drops
+            variant = tf.data.experimental.to_variant(data.unbatch())
+            data = tf.data.experimental.from_variant(variant, form.spec)
+        return data
 
     runs = tf.data.Dataset.from_generator(
         iterations.begun, output_signature=tf.TensorSpec((), tf.int64)
     )
     options = tf.data.Options()
     # Else TensorFlow would prefetch batches, which commits the ones before, or blocks sequences
-    # whose states are saved later.
-    ahead = feed._by_name
+    # whose states are saved later.  Batches that come together are here: a thread that prefetches
+    # them only competes with the loop for the interpreter.
+    ahead = feed._by_name and not together
     options.experimental_optimization.inject_prefetch = ahead
     options.experimental_optimization.map_parallelization = ahead
     data = runs.flat_map(tf.autograph.experimental.do_not_convert(elements))
@@ -205,6 +244,13 @@ def _spec(schema: Mapping[str, Field]) -> dict[str, Any]:
         name: tf.TensorSpec(field.shape, tf.string if field.dtype == BYTES else field.dtype, name)
         for name, field in schema.items()
     }
+
+
+def _nbytes(spec: Mapping[str, Any]) -> float:
+    """Return the bytes of a batch without its strings; infinity where shapes vary."""
+    every = tf.nest.flatten(spec)
+    varies = not all(one.shape.is_fully_defined() for one in every)
+    return math.inf if varies else sum(math.prod(one.shape) * one.dtype.size for one in every)
 
 
 def _of_rows(feed: Any, facts: Sequence[str], tokens: bool) -> Elements:

@@ -62,10 +62,12 @@ def _headrace(
 ) -> Contestant:
     """``prefetch=None``: nothing but the framework is asked for.
 
-    ``by``: loop; fit, by the batches of its dataset; or Lightning's loop.  ``ids``: the column that
-    is 0 where a batch has padding.
+    ``by``: loop; fit, which commits what it has trained; or Lightning's loop.  ``ids``: the column
+    that is 0 where a batch has padding.
     """
     asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
+    if by == "fit":
+        asked["commit"] = "explicit"
 
     def steps(directory: Path) -> Steps:
         if by == "lightning":
@@ -91,7 +93,9 @@ def _headrace(
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
                 batches = feed if by == "loop" else feed.as_dataset()
                 if by == "fit":
-                    yield from fit_steps(batches)
+                    from headrace.keras import CommitTrained
+
+                    yield from fit_steps(batches, [CommitTrained(feed)])
                 names = list(feed.schema)
                 checked = False
                 for batch in batches:

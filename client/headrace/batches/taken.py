@@ -46,6 +46,7 @@ class DatasetRun:
     tokens: deque[int] = field(default_factory=deque)  # not committed, oldest first
     closed: bool = False  # TensorFlow has dropped the iterator
     ended: bool = False  # the feed has no more batches for it
+    late: Exception | None = None  # an error of a batch, while the ones before it are yielded
 
 
 class TakenBatches:

@@ -481,7 +481,7 @@ class Trainer:
             behind = sum(len(owner.asked) for owner in self._owners if self._lags(owner))
             under_way, free = under_way - behind, free + behind
         gathers = free < self._part
-        if gathers and (not waits or under_way > len(self.ready) or self._is_here()):
+        if gathers and (not waits or under_way > len(self.ready) or self.here is not None):
             return
         if self._unknown or self.full:
             return
@@ -495,10 +495,13 @@ class Trainer:
             self._get(cell, epoch)
             free -= 1
 
-    def _is_here(self) -> bool:
-        """Whether the loop can take the next batch at once."""
-        held = self.ready.get(self._next() or 0)
-        return held is not None and (held.given.turn_epoch <= self.epoch or self.least > self.epoch)
+    @property
+    def here(self) -> Held | None:
+        """The batch that ``take`` would return now; None where the loop would wait."""
+        held = None if self.full else self.ready.get(self._next() or 0)
+        if held is None or held.given.turn_epoch > self.epoch >= self.least:
+            return None
+        return held
 
     def _get(self, cell: _Cell, epoch: int) -> None:
         self._request = request = self._request + 1
