@@ -79,7 +79,9 @@ class _Cell:
     back: list[Turn] = field(default_factory=list)  # turns of batches that were given back
     epoch: int = 0  # the least that may still come
     live: bool = False  # whether lanes of this trainer have examples there
-    void: int = 0  # the last request whose batch is void, as one of lanes before it went back
+    #: The last request before a batch went back that came too late: answers up to it may come after
+    #: that, and in lanes they are void.
+    void: int = 0
     over: bool = False
     key: tuple[int, int, int, int] | None = None  # its place among cells to ask, if it may be
 
@@ -599,6 +601,8 @@ class Trainer:
         if cell is None:
             if not self.lanes or request > self._cells[given.partition].void:
                 self._send_back(given)
+            if not (self.lanes or self.any_order):
+                self._cells[given.partition].void = self._request
             return False
         if self.lanes:
             home = self._cells[self._home]
@@ -606,15 +610,19 @@ class Trainer:
                 self._send_back(given)
                 return False
             self._home, cell.live = given.partition, given.live
-        self.hands[given.token] = self.ready[request] = held
-        self._flying += 1
         if lined == epoch and cell.turn == (epoch, index) and not cell.back:  # as mostly
             cell.turn = epoch, index + 1  # with one request less: its place among cells stays
+        elif request <= cell.void and cell.turn < (epoch, index):
+            self._send_back(given)
+            self._changed(cell)
+            return False
         else:
             if lined != epoch:
                 heapq.heappush(self._line, (epoch, request))
             self._move(cell, (epoch, index + 1))
             self._changed(cell)
+        self.hands[given.token] = self.ready[request] = held
+        self._flying += 1
         if len(self.ready) > 2 * self.prefetch + 1:
             self._withdraw([r for one in self._cells for r in one.standing])
         return True
@@ -650,7 +658,11 @@ class Trainer:
 
         A batch that the owner did not have back by then still comes again.
         """
-        if self._answered(request)[0] is None:
+        asked, _ = self._answered(request)
+        if asked is None:
+            return
+        if request <= asked.void:
+            self._changed(asked)
             return
         for p in (partition, *also):
             cell = self._cells[p]

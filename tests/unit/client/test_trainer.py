@@ -238,6 +238,22 @@ def test_an_epoch_that_was_over_before_its_batch_went_back_is_not():
     assert one.least == 1
 
 
+def test_a_batch_that_its_owner_gave_before_it_had_an_earlier_one_back_goes_back_too():
+    """1. A request is withdrawn, and asked anew; 2. the owner has given a batch for each."""
+    one = trainer(1, prefetch=1)
+    assert asks(one) == [(1, 0)]
+    one.let_go()
+    assert sent(one)[2:] == ([1], [(2, 0, 0)])
+    tokens = [give(one, 1, 0, 0), give(one, 2, 0, 1)]
+    _, returned, _, gets = sent(one)
+    assert returned == tokens and gets == [(3, 0, 0)]
+    give(one, 3, 0, 0)
+    assert one.take().turn == (0, 0)
+    ((request, _),) = asks(one)
+    give(one, request, 0, 2)  # another trainer has the one before
+    assert one.take().turn == (0, 2)
+
+
 @pytest.mark.parametrize("rank", [-1, 0])
 def test_nothing_is_taken_before_a_batch_that_is_to_come_again(rank: int):
     one = trainer(2, owners=2, prefetch=4, rank=rank)
