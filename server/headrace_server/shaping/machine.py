@@ -86,9 +86,11 @@ class Machine(ABC):
 
     def propose(self, kind: str, what: Any) -> Order | None:
         """Return an order with its place, the next row of the source; None: see ``_place``."""
-        again = (one for one in self.orders if (one.kind, one.what) == (kind, what))
-        if kind == "close" and (order := next(again, None)) is not None:
-            return order
+        # one that is repeated, as after the death of the server, changes nothing more
+        alike = [one for one in self.orders if one.kind == kind]
+        for order in alike if kind == "close" else alike[-1:]:
+            if order.what == what:
+                return order
         place = self._place(kind)
         if place is None:
             return None

@@ -132,6 +132,24 @@ def test_an_order_that_is_stored_and_not_carried_out_is_carried_out_by_the_next_
         again.propose(("batch_size", [3]))
 
 
+def test_an_order_that_is_repeated_has_the_place_of_the_first():
+    """Its answer was lost; meanwhile the next life has carried it out, and made more batches."""
+    partition = PlainPartition(0, rows=20, size=2)
+    first = partition.propose(("batch_size", [3]))
+    partition.apply(first)
+    partition.make()
+    stored = Stored()
+    for record in partition.take_records():
+        stored.fold(*record)
+    again = PlainPartition(0, stored, rows=20, size=2)
+    made = []
+    while not made:
+        made += again.make()
+    assert again.propose(("batch_size", [3])) == first and first.since == 0
+    assert again.propose(("batch_size", [4])).since > 0
+    assert again.propose(("batch_size", [3])) != first, "another one came in between"
+
+
 def test_an_order_waits_for_no_batch_that_no_earlier_life_has_made():
     """So a drained feed reads nothing more, also where all that was made is committed."""
     partition = PlainPartition(0, rows=9, size=2)
