@@ -94,32 +94,6 @@ def test_a_batch_whose_list_of_columns_is_known_is_not_looked_at_again():
     assert max(kept[100:]) <= max(kept[:100]) and layout.slots.of(first) == slots
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"num_unroll": 0}, "num_unroll=0"),
-        ({"num_unroll": True}, "num_unroll=True"),
-        ({"batch_size": "4"}, "batch_size='4'"),
-        ({"states": {}}, "a schema is a list"),
-        ({"states": [["lstm", "float32"]]}, r"is \[name, dtype, shape\]"),
-        ({"states": [["lstm", "float64", [3]]]}, "has the column float32"),
-        ({"states": [["lstm", "float32", [4]]]}, "has the column float32"),
-        ({"states": [["gru", "float32", [3]]]}, "'gru' of float32.* has the column None"),
-    ],
-)
-def test_properties_that_can_not_be_are_refused(change, text):
-    with pytest.raises(ProtocolError, match=text):
-        SegmentLayout(schema_of(SERVER), SERVER | change)
-
-
-@pytest.mark.parametrize("name", ["@key", "@insertion_index", "@lane", "@starts", "@state_of"])
-def test_a_schema_that_is_not_one_of_segments_is_refused(name):
-    schema = schema_of(TRAINER)
-    del schema[name]
-    with pytest.raises(ProtocolError, match=rf"lacks the columns \['{name}'\]"):
-        SegmentLayout(schema, TRAINER)
-
-
 counts = st.integers(0, 4) | st.sampled_from([64, 2**31, 2**63, 2**64 - 1])
 
 

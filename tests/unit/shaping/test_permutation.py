@@ -73,18 +73,3 @@ def test_neither_examples_nor_distances_of_neighbours_have_a_favourite(n):
             assert abs(chi_square(np.bincount(apart, minlength=16))) < 4.5
             both = sixteenths[:, i] * 16 + sixteenths[:, j]
             assert abs(chi_square(np.bincount(both, minlength=256))) < 4.5
-
-
-def test_a_position_out_of_range_is_refused():
-    with pytest.raises(ValueError, match=r"permutation of -1 elements"):
-        Permutation(-1, 7, 0)
-    with pytest.raises(ValueError, match=r"2\*\*62 can be had"):
-        Permutation(2**62 + 1, 7, 0)
-    for n in (10, 5000):
-        for position in (-1, n):
-            with pytest.raises(ValueError, match=rf"lie in 0 … {n - 1}"):
-                Permutation(n, 7, 0).at(np.array([0, position]))
-        with pytest.raises(TypeError, match="integers, not float64"):
-            Permutation(n, 7, 0).at(np.array([0.0]))
-    with pytest.raises(ValueError, match="permutation of 0"):
-        Permutation(0, 7, 0).at(np.array([0]))

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_server.shaping.row_copies import (
-    MAX_RATE,
-    copy_ordinals,
-    poisson,
-)
+from headrace_server.shaping.row_copies import RunningMean, copy_ordinals, poisson
 
 steady = settings(derandomize=True, deadline=None, database=None)
 
@@ -43,17 +39,6 @@ def test_the_copies_of_a_row_do_not_depend_on_the_rows_beside_it(rates, data):
     assert (whole[np.array(rates, float) == 0] == 0).all()
 
 
-@pytest.mark.parametrize("bad", [-1e-9, math.nan, math.inf, -math.inf, 2 * MAX_RATE])
-def test_a_rate_that_can_not_be_names_its_row(bad):
-    with pytest.raises(ValueError, match=f"row 1 has the rate {bad}; a rate is finite"):
-        poisson([1.0, bad, bad], 7, 0, 0, np.arange(3))
-
-
-def test_rates_of_more_copies_than_can_be_made_are_refused_before_any_is_drawn():
-    with pytest.raises(ValueError, match="more than 16777216 at once; row 1 alone has 1000000000"):
-        poisson([1.0, 1e15], 7, 0, 0, np.arange(2))
-
-
 def test_draws_of_one_row_are_no_draws_of_the_copies_of_it_that_an_earlier_stage_made():
     n = 20_000
     rows = ORDINALS[:n]
@@ -73,7 +58,6 @@ def test_copies_of_a_copy_and_of_its_original_have_keys_of_their_own():
     assert len(np.unique(keys)) == len(keys) == 2700
 
 
-def test_too_many_copies_at_once_name_the_row_that_has_most():
-    text = "33554435 copies of 3 rows are more than 16777216 at once; row 1 alone has 33554432"
-    with pytest.raises(ValueError, match=text):
-        poisson([1, 2**25, 2], 7, 0, 0, ORDINALS[:3])
+def test_weights_near_the_ends_of_float64_give_finite_rates():
+    assert RunningMean(2, 1.0).rates(np.array([1.7e308, 1.7e308])).tolist() == [1, 1]
+    assert RunningMean(1, 1.0).rates(np.array([5e-324])).tolist() == [1]
