@@ -4,9 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.columns import Strings, column_from_rows, field_of, row_of
+from headrace_server.reading.columns import column_from_rows, field_of, row_of
 from headrace_server.reading.conversion import arrow_array, arrow_schema
 from headrace_server.reading.sources.arrow.columns import decoded_column, stored_field
 
@@ -44,21 +43,6 @@ def test_a_column_comes_back_with_its_field_and_its_values(name):
         assert found.size == wanted.size and found.ndim == wanted.ndim
         if wanted.size:  # files do not keep the inner dimensions of what has no elements
             np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "bfloat16"])
-def test_a_type_that_arrow_has_not_is_named_with_its_column(dtype):
-    with pytest.raises(
-        DataError, match=f"column 'x' is {dtype}.*, and Arrow files have no {dtype}"
-    ):
-        arrow_schema({"x": Field(dtype)})
-
-
-def test_more_elements_than_a_list_holds_are_refused():
-    lengths = np.array([2**31 - 1, 1])
-    strings = Strings(np.empty(0, np.uint8), np.array([0, 2**31 - 1]), lengths)
-    with pytest.raises(DataError, match="2 rows have 2147483648 elements; Arrow lists hold"):
-        arrow_array("x", Field("bytes"), strings)
 
 
 def test_no_rows_make_an_array_without_rows():

@@ -1,13 +1,7 @@
 """Sources that are joined read as one that has the examples of all."""
 
-import numpy as np
-import pytest
-
 import headrace_server as hs
-from headrace_proto.errors import DataError, FilesMissing
-from headrace_server.files.manifest import resolve
 from headrace_server.reading.chunk import BadRecords
-from headrace_server.reading.sources.concat import _shared_out
 
 from .test_cut import ID, ids, lines, opened
 
@@ -31,24 +25,3 @@ def test_a_source_that_is_read_forward_makes_streams_of_both(tmp_path):
     assert ids(reader) == list(range(12))
     assert ids(opened(indexed.concat(forward))) == [*range(7, 12), *range(7)]
     assert ids(opened(indexed.concat(forward).skip(4).take(3))) == [11, 0, 1]
-
-
-def test_other_columns_are_refused_where_only_the_files_show_them(tmp_path):
-    np.savez(tmp_path / "a.npz", i=np.arange(3))
-    np.savez(tmp_path / "b.npz", i=np.arange(3.0))
-    one, two = (hs.read_npz(str(tmp_path / f"{name}.npz")) for name in "ab")
-    with pytest.raises(
-        DataError, match=r"the sources differ: {i: int64\[\]}, and {i: float64\[\]}"
-    ):
-        opened(one.concat(two))
-
-
-def test_a_file_that_went_away_since_the_start_is_missed(tmp_path):
-    np.savez(tmp_path / "a.npz", i=np.arange(3))
-    np.savez(tmp_path / "b.npz", i=np.arange(3))
-    source = hs.read_npz(str(tmp_path / "*.npz")).batch(1).declaration().source
-    files = resolve(source.paths)
-    (tmp_path / "b.npz").unlink()
-    np.savez(tmp_path / "c.npz", i=np.arange(3))
-    with pytest.raises(FilesMissing, match=r"b\.npz went away"):
-        _shared_out([source], files)

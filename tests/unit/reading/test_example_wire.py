@@ -252,19 +252,6 @@ def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths):
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "text"),
-    [
-        (Feature("scalar", "complex64"), "TFRecord holds no complex numbers"),
-        (Feature("sequence", "float32", (0,)), "a step of shape [0] holds nothing"),
-    ],
-)
-def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text):
-    with pytest.raises(ValueError, match=r"feature 'x'") as caught:
-        ExampleParser({"x": wanted})
-    assert text in str(caught.value)
-
-
 def test_a_length_of_many_bytes_is_never_a_place_outside_of_the_buffer():
     def record(length: bytes) -> bytes:
         numbers = field(3, b"\x0a" + length + b"\x07")

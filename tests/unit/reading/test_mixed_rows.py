@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-import pytest
-
 from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import ORDINAL_BITS, BadRecords, RowsAtHand
 from headrace_server.reading.partition_rows import PASS, partition_reader
@@ -75,11 +73,3 @@ def test_rows_at_hand_have_the_numbers_of_the_mix():
     assert sorted(chunk.ordinals.tolist()) == expected
     assert sorted(noted[-1][0]) == expected
     assert any("source 's1'" in where for _, where in noted)
-
-
-def test_a_source_of_too_many_streams_is_refused():
-    class Many(Streamed):
-        streams = 1 << 23
-
-    with pytest.raises(ValueError, match="8388608 streams"):
-        share(mix([Many([])], [ReadingOrder()]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -33,10 +32,3 @@ def test_arrays_saved_by_numpy_are_read_back(array, fortran):
     assert got.dtype == array.dtype
     assert got.shape == array.shape
     assert got.tobytes() == array.tobytes()
-
-
-@pytest.mark.parametrize("text", ["-" * 0x2000, "~" * 9000])
-def test_a_header_that_is_nested_too_deeply_is_refused(text):
-    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
-    with pytest.raises(ValueError, match="its header is nested too deeply"):
-        npy_array(np.frombuffer(header, np.uint8))

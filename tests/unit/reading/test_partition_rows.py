@@ -176,17 +176,6 @@ def test_every_example_comes_once_in_an_order_that_neither_limits_nor_restarts_c
         assert sorted(got) == [n for n in range(reader.length) if n not in reader.bad]
 
 
-def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
-    with pytest.raises(
-        ValueError, match=r"not be read by number: use shuffle\(window=n\), or conv"
-    ):
-        partition_reader(Streamed([5]), ReadingOrder(seed=1), 0, 1)
-    with pytest.raises(
-        ValueError, match=r"blocks=2\) needs .* only be read forward: use shuffle\("
-    ):
-        partition_reader(Streamed([5]), ReadingOrder(seed=1, blocks=2, block_bytes=1), 0, 1)
-
-
 def blocks_of(reader, order, count, epoch=0):
     """The block of each row that each partition gives, in its order."""
     return [
@@ -225,19 +214,3 @@ def test_each_epoch_has_other_neighbours_but_a_partition_its_own_blocks():
     assert max(one[0]) - min(one[0]) > 20  # they come from everywhere
     kept = ReadingOrder(seed=3, blocks=4, block_bytes=1, reshuffle=False)
     assert [a.tolist() for a in blocks_of(reader, kept, 3, epoch=1)] == [a.tolist() for a in one]
-
-
-@pytest.mark.parametrize(
-    ("reader", "position"),
-    [
-        (Numbered(5), 6),
-        (Numbered(5), -1),
-        (Numbered(5), [0, b"", 0]),
-        (Streamed([5]), [1, b"", 0]),
-        (Streamed([5]), [-1, b"", 0]),
-        (Streamed([5]), [0, b"", 6]),
-    ],
-)
-def test_a_position_of_another_source_is_refused(reader, position):
-    with pytest.raises(ValueError, match="position"):
-        partition_reader(reader, ReadingOrder(1, 9), 0, 1).read(0, position, 3)
