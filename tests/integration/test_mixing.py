@@ -171,22 +171,6 @@ def test_a_mapped_source_goes_on_in_another_and_a_shuffle_mixes_both():
     assert {name[:1] for name in found[:16]} == {b"0", b"1"}
 
 
-def test_sources_of_other_columns_are_refused_when_they_are_opened():
-    pipeline = hs.mix(
-        {"a": hs.from_function(_rows, "x"), "b": hs.from_function(_rows, "y")}, {"a": 1, "b": 1}
-    )
-    with (
-        serving(pipeline.batch(2)) as server,
-        pytest.raises(headrace.DataError, match="mix: the columns of the sources differ"),
-        connect(server) as feed,
-    ):
-        next(feed)
-
-
-def _rows(name: str) -> list[dict[str, int]]:
-    return [{name: 1}] * 9
-
-
 def test_metrics_check_and_convert_know_a_mix(tmp_path, capsys):
     feeds = tmp_path / "feeds.py"
     feeds.write_text(

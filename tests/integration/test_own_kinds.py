@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 
 from .serving import connect, kill_worker, serving
@@ -85,14 +84,12 @@ class Words(hs.StreamSource):
     fields = {"i": hs.Field("int64"), "word": hs.Field("bytes")}  # noqa: RUF012
     streams = 3
 
-    def __init__(self, opening: hs.Opening, n: int, broken: int = -1) -> None:
-        self._n, self._broken = n, broken
+    def __init__(self, opening: hs.Opening, n: int) -> None:
+        self._n = n
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[hs.Chunk, bytes | None]:
         start = int(position or b"0")
         stop = min(self._n, start + limit)
-        if start <= self._broken < stop:
-            raise RuntimeError("the disk is on fire")
         numbers = np.arange(start, stop)
         words = [f"{stream}/{number}" for number in numbers.tolist()]
         chunk = hs.Chunk.of({"i": numbers, "word": words}, numbers, f"stream {stream}")  # type: ignore[dict-item]
@@ -140,17 +137,6 @@ def test_a_stage_of_the_users_keeps_its_state_over_deaths_restarts_and_before_an
         assert server.stats()["default"]["dropped"] == {"repeated": len(values) - len(want)}
 
 
-class Doubling(hs.Stage):
-    """Gives each example twice, and forgets to say that ``x`` is gone."""
-
-    def fields_after(self, before: Any) -> Any:
-        return before
-
-    def apply(self, chunk: hs.Chunk, bad: Any) -> hs.Chunk:
-        twice = self.repeated(chunk, np.full(len(chunk), 2))
-        return twice.with_columns({"i": twice.columns["i"]})
-
-
 def test_classes_of_a_notebook_are_sent_by_value():
     class Tens(hs.StreamSource):
         fields = {"i": hs.Field("int64")}  # noqa: RUF012
@@ -172,23 +158,6 @@ def test_classes_of_a_notebook_are_sent_by_value():
         with connect(server) as feed:
             found = [i for batch in feed for i in batch["i"].tolist()]
     assert found == 2 * [0, -10, -20, -30, -40, -50]
-
-
-@pytest.mark.parametrize(
-    ("declare", "text"),
-    [
-        (lambda: hs.read(Words, n=20, broken=11), "Words: it raised RuntimeError: the disk is on"),
-        (lambda: hs.read("hdf5:Hdf5"), "Hdf5: it raised ValueError: not enough values to unpack"),
-        (
-            lambda: in_memory().stage(Doubling),
-            r"Doubling: it gave the columns \['i'\], and its fields are \['i', 'x'\]",
-        ),
-    ],
-)
-def test_a_fault_of_a_class_of_the_users_names_it_to_the_trainer(kinds, declare, text):
-    with hs.run(declare().batch(5)) as server:
-        with pytest.raises(headrace.DataError, match=text), connect(server) as feed:
-            list(feed)
 
 
 def in_runs(values: list[int]) -> list[list[int]]:

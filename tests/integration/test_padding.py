@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace import DataError
 
 from .serving import connect
 
@@ -71,20 +70,3 @@ def test_strings_of_segments_are_padded_and_torch_gets_bool_masks():
         first = np.array(batch.sequences["w"], object).reshape(3, 3)[0].tolist()
         assert first == [b"<pad>", b"1/0", b"<pad>"]
         assert not batch.sequences["on"][~batch.sequences["on_mask"]].any()
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [
-        (lambda p: p.batch(2, dynamic_pad=True, padding_values={"a": 1}), "batch: padding_values"),
-        (lambda p: p.pack(8, 1, padding_values={"on": 5}), r"pack: padding_values\['on'\]=5, one"),
-    ],
-)
-def test_columns_that_only_reading_shows_are_checked_then(shape, text):
-    pipeline = shape(hs.from_examples(EXAMPLES).select(["on"]).map(lambda one: dict(one)))
-    with (
-        hs.run(pipeline) as server,
-        pytest.raises(DataError, match=text),
-        connect(server) as feed,
-    ):
-        next(iter(feed))

@@ -8,10 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-import headrace
 import headrace_server as hs
 from headrace.framework import RaggedRows
 
@@ -125,14 +123,3 @@ def test_tensorflow_has_ragged_tensors_in_loops_functions_and_datasets(tf):
             sums(element)
             count += 1
         assert count == 7
-
-
-def test_a_dimension_that_turns_out_to_vary_is_a_data_error(tmp_path):
-    table = pa.table({"g": [[[1.0], [2.0]], [[3.0, 4.0]], [[5.0]]]})
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink:
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-    pipeline = hs.read_arrow(tmp_path / "a.arrow").batch(2, ragged=True)
-    with pytest.raises(headrace.DataError, match=r"column 'g' is .* only the first dim"):
-        with fed(pipeline) as feed:
-            next(feed)

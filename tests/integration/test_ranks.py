@@ -65,16 +65,6 @@ def test_the_batches_of_a_round_cost_nearly_the_same_and_the_status_shows_it(dec
     }
 
 
-def test_a_cost_that_is_none_is_a_bad_example():
-    pipeline = SOURCE.map(lambda one: {"n": float(one["n"]) if one["n"] > 1 else np.nan})
-    with (
-        serving(pipeline.batch(8, balance="n")) as server,
-        pytest.raises(headrace.DataError, match=r"balance \(column 'n'\) is nan; a cost is finite"),
-        connect(server) as feed,
-    ):
-        next(iter(feed))
-
-
 #: A rank that holds a batch until it is killed.
 _RANK = """
 import sys, time, headrace

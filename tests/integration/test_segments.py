@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headrace
-import headrace_server as hs
 from tests.patience import PATIENCE_S
 
 from .segment_streams import (
@@ -23,7 +21,7 @@ from .segment_streams import (
     save_all,
     to_the_end,
 )
-from .serving import in_segments, serving
+from .serving import serving
 
 # The stream
 
@@ -121,14 +119,3 @@ def test_a_refused_save_that_no_step_has_raised_is_raised_by_close():
 
 
 # Refusals
-
-
-def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way_out():
-    def wide(**options: Any) -> Any:
-        source = hs.from_examples([{"key": "a", "x": np.zeros(4)}])
-        return in_segments(source, initial_states={"s": hs.zeros((1000,), "float64")}, **options)
-
-    with pytest.raises(headrace.LimitExceeded, match=r"8000 bytes \('s' 8000\).*=7999.*lanes"):
-        serving(wide(), max_state_bytes=7999)
-    serving(wide(), max_state_bytes=8000).close()
-    serving(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()

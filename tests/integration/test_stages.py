@@ -7,35 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from tests.patience import eventually
 
-from . import user_functions as functions
-from .serving import connect, drained, serving
-
-
-def test_rows_of_unequal_shapes_are_named():
-    rows = [{"i": i, "x": np.zeros(3 + (i == 3))} for i in range(4)]
-    with (
-        serving(hs.from_examples(rows).bucket_by_sequence_length("x", 2, [10])) as server,
-        pytest.raises(
-            headrace.DataError,
-            match=r"\[3\] \(examples, record 2\) and \[4\] \(examples, record 3\)",
-        ),
-    ):
-        drained(server)
-
-
-def test_an_error_of_an_output_names_the_example_that_it_comes_from():
-    pipeline = hs.from_examples([{"i": i} for i in range(30)]).flat_map(functions.pieces)
-    with serving(pipeline.map(functions.fail_at_21).batch(4)) as server:
-        with (
-            pytest.raises(headrace.DataError, match="examples, record 21: map function"),
-            connect(server) as feed,
-        ):
-            list(feed)
-
+from .serving import connect, serving
 
 FEATURES = {"n": hs.scalar("int64"), "y": hs.scalar("int64"), "x": hs.sequence("float64")}
 ROWS = hs.from_examples(

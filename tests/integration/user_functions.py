@@ -18,15 +18,3 @@ def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
     """Yield examples of a number i and bytes that are all i modulo 251."""
     for i in range(n):
         yield {"i": i, "x": np.full(nbytes, i % 251, np.uint8)}
-
-
-def pieces(example: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield up to four pieces of an example."""
-    for k in range(int(example["i"]) % 5):
-        yield {"i": example["i"], "k": k, "v": np.full(k, example["i"])}
-
-
-def fail_at_21(example: dict[str, Any]) -> dict[str, Any]:
-    if example["i"] == 21:
-        raise ValueError("the piece of one too many")
-    return example
