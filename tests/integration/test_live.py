@@ -8,7 +8,6 @@ import os
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.cli.keygen import make_pair
 from headrace_server.files.journal_file import MARK_AT
-from headrace_server.net.keyring import PRODUCERS
 from tests.chaos.proxy import proxy_of
 from tests.children import children_of
 from tests.examples import some
@@ -288,43 +285,6 @@ def test_a_full_log_gives_no_place_and_no_credit_until_feeds_go_on():
         out.open("b", {"key": "b"}).abort()
 
 
-@pytest.mark.parametrize(
-    ("step", "error"),
-    [
-        ({"y": 1.0}, r"the columns \['y'\] were given, and the log has \['x'\]"),
-        ({"x": [1.0]}, r"column 'x' of a step has shape \(1, 1\), and is float32\[\?\]"),
-        ({"x": np.float64([1.0])[:1]}, "column 'x' has dtype float64, and is float32"),
-        ({"x": "a"}, "column 'x' has dtype .*, and is float32"),
-    ],
-)
-def test_steps_are_checked_when_they_are_appended(
-    step: dict[str, Any], error: str, made: headrace.Producer
-):
-    sequence = made.open("a", {"key": "a"})
-    with pytest.raises(headrace.DataError, match=error):
-        sequence.append(step)
-    sequence.append({"x": np.float64(1.0)})
-    sequence.abort()
-
-
-@pytest.fixture(scope="module")
-def made() -> Iterator[headrace.Producer]:
-    with hs.run(segments(live())) as server, produce(server) as out:
-        yield out
-
-
-def test_what_the_log_refuses_is_raised_at_the_next_call():
-    with hs.run(segments(live())) as server, produce(server) as out, produce(server, "b") as other:
-        out.open("a", {"key": "a"})
-        out.flush()
-        mine = other.open("a", {"key": "a"})
-        with pytest.raises(headrace.DataError, match="refuses sequence 'a': another producer has"):
-            other.flush()
-        with pytest.raises(headrace.DataError, match="refuses sequence 'a'"):
-            mine.append({"x": 1.0})
-        out.open("a").end()
-
-
 def numbers(batch: Any) -> list[int]:
     """Return the first values of a batch of whole examples."""
     return batch["x"][:, 0].astype(int).tolist()
@@ -382,16 +342,15 @@ def test_a_log_ends_in_order_and_keeps_what_snapshots_hold_without_the_views(tmp
     assert held in json.loads((partition / "holds.json").read_text())
 
 
-def test_many_steps_are_sent_as_several_items(made: headrace.Producer):
-    sequence = made.open("many", {"key": "a"})
-    made.flush()
-    before, steps = made.stored, 3 << 20
-    assert sequence.extend({"x": np.zeros(steps, np.float32)}) == 0
-    made.flush()
-    assert made.stored == before + 4 and made.sequences["many"] == sequence.steps == steps
-    sequence.abort()
-    with pytest.raises(headrace.DataError, match="Open a sequence for a large example"):
-        made.append({"x": np.zeros(5 << 20, np.float32), "key": "a"})
+def test_many_steps_are_sent_as_several_items():
+    with hs.run(segments(live())) as server, produce(server) as out:
+        sequence = out.open("many", {"key": "a"})
+        out.flush()
+        before, steps = out.stored, 3 << 20
+        assert sequence.extend({"x": np.zeros(steps, np.float32)}) == 0
+        out.flush()
+        assert out.stored == before + 4 and out.sequences["many"] == sequence.steps == steps
+        sequence.abort()
 
 
 def test_feeds_read_one_log_each_at_its_own_pace(tmp_path: Path):
@@ -432,16 +391,6 @@ def test_producers_reach_the_partitions_of_all_servers_that_share_a_feed():
         trained.check(durable)
 
 
-def test_a_log_keeps_its_partitions_and_its_columns(tmp_path: Path):
-    with hs.run({"one": batched()}, state_dir=tmp_path, partitions=2):
-        pass
-    other = hs.live("episodes", {"y": hs.scalar("int64")}).batch(2)
-    for pipeline, partitions, changed in ((batched(), 1, "partitions"), (other, 2, "columns")):
-        with pytest.raises(headrace.ServerError, match=f"log 'episodes' has other {changed}"):
-            with hs.run({changed: pipeline}, state_dir=tmp_path, partitions=partitions):
-                pass
-
-
 def test_a_sequence_without_news_ends_and_its_producer_learns_that():
     pipeline = segments(live(idle_timeout_s=0.3), batch_size=1)
     with hs.run(pipeline) as server, produce(server) as out:
@@ -451,30 +400,6 @@ def test_a_sequence_without_news_ends_and_its_producer_learns_that():
             assert next(feed).length.tolist() == [1]
         with pytest.raises(headrace.DataError, match="idle for idle_timeout_s"):
             eventually(lambda: sequence.append({"x": 1.0}) and out.flush())
-
-
-def test_a_producer_needs_a_key_with_its_own_right(tmp_path: Path):
-    keys = tmp_path / "keys"
-    make_pair(keys, None)
-    make_pair(keys, "learner")
-    make_pair(keys, "actor", PRODUCERS)
-    actor, learner = str(keys / "actor.secret"), str(keys / "learner.secret")
-    with hs.run(batched(), keys=keys) as server:
-        with produce(server, keys=actor) as out:
-            out.append({"x": [1.0], "key": "a"})
-            out.close_log()
-        with pytest.raises(headrace.NotAllowed, match="producers/ of the server's keys"):
-            produce(server, keys=learner)
-        with connect(server, keys=learner) as feed:
-            assert [numbers(batch) for batch in feed] == [[1]]
-        with pytest.raises(headrace.NotAllowed, match="trainers/ of the server's keys"):
-            connect(server, keys=actor)
-
-
-def test_an_unknown_log_is_named_with_those_that_there_are():
-    with hs.run(batched()) as server:
-        with pytest.raises(headrace.UnknownFeed, match="did you mean 'episodes'"):
-            produce(server, log="episode")
 
 
 @pytest.mark.parametrize("seed", range(some(6)))

@@ -214,12 +214,3 @@ def test_a_failed_feed_holds_no_file_and_goes_on_without_what_it_lost(tmp_path: 
         assert late[-10:] == [*range(320, 330)] and -1 not in late
         assert len({*late}) == len(late) == 331 - lost(server)
         assert train(server, "main") == [-1, *range(320, 330)]
-
-
-def test_feeds_of_one_log_may_differ_in_whether_they_are_required():
-    with pytest.raises(TypeError, match="required=1 is an int; it is True or False"):
-        live(required=1)
-    feeds = {"main": plain(live()), "extra": plain(live(required=False, max_open=7))}
-    with pytest.raises(headrace.ServerError, match="declare log 'episodes' unlike"):
-        with hs.run(feeds):
-            pass

@@ -334,12 +334,6 @@ def test_segments_of_an_old_policy_are_marked_where_that_is_asked_for():
         assert saved(next(feed)).stale.tolist() == [True]
 
 
-def test_a_feed_without_growing_sequences_has_no_versions():
-    with hs.run(live().batch(1, dynamic_pad=True)) as server, connect(server) as feed:
-        with pytest.raises(ValueError, match="cuts no sequences of a log before they end"):
-            feed.set_version(1)
-
-
 def asked_for(example: dict[str, Any]) -> bool:
     return bool(example["key"].startswith(b"a"))
 
@@ -378,10 +372,3 @@ def test_a_filter_of_context_leaves_sequences_out_before_they_have_ended(tmp_pat
                 judge.train(batch)
     judge.check({"a": 12})
     assert [*judge.next] == ["a"]
-
-
-def test_a_filter_that_reads_steps_waits_for_the_end_of_a_sequence():
-    with pytest.raises(ValueError, match="filters of context between"):
-        segments(live().filter(asked_for, columns=["key", "x"]), max_staleness=1)
-    with pytest.raises(ValueError, match=r"columns\[0\]='y' is not one of the columns"):
-        live().filter(asked_for, columns=["y"])

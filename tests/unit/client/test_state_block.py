@@ -6,14 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from headrace.batches.lane_states import continued
 from headrace.batches.saving import Saving
-from headrace.connection.state_block import BlockMaker, FreeBuffers, StateBuffer, Upload
-from headrace_proto import limits
-from headrace_proto.errors import LimitExceeded, ProtocolError
+from headrace.connection.state_block import BlockMaker, FreeBuffers, StateBuffer
 from headrace_proto.segment_layout import State
 from headrace_proto.state_buffers import file_bytes
 
@@ -58,18 +54,3 @@ def test_states_go_into_a_buffer_once_the_session_has_sent_a_batch_by_reference(
     for session.mapped.last in (0, 1):
         _, block = Saving._upload(saving, SimpleNamespace(), batch).finish({})
         assert isinstance(block, StateBuffer) is (session.mapped.last == 1)
-
-
-def test_more_than_a_message_holds_is_refused_with_the_limit():
-    rows = limits.MAX_UPLOAD_BYTES // 12 + 1
-    with pytest.raises(LimitExceeded, match=rf"states a .* a trainer holds {2**26}: use smaller"):
-        Upload(MAKER, rows)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_row_that_goes_on_without_a_kept_state_is_a_protocol_error(first: int):
-    lanes, starts = np.arange(2, dtype=np.int32).tobytes(), np.array([1 - first])
-    layout = SimpleNamespace(states={}, batch_size=2)
-    batch: Any = SimpleNamespace(_layout=layout, _framework=None, partition=0, number=1)
-    with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes goes on in lane {first}"):
-        continued(batch, lanes, starts, None)
