@@ -53,14 +53,3 @@ def test_facts_are_tensors_of_the_framework(framework: str) -> None:
             element = next(iter(trainer.as_dataset()))
             assert _numbers(element["origin"]) == _numbers(element["context"]["n"])
             assert element["rate"].dtype.name == "float32"
-
-
-def test_a_fact_that_no_stage_adds_is_an_error_with_the_reason() -> None:
-    bare = hs.from_examples(_EXAMPLES).batch_sequences_with_states(
-        "key", ["x"], [], None, {"s": hs.zeros((), "float32")}, num_unroll=2, batch_size=4
-    )
-    with hs.run(bare) as other, headrace.connect(other.address, timeout=PATIENCE_S) as trainer:
-        batch = next(trainer)
-        for name, why in (("label", "stratified"), ("rate", "weighted"), ("origin", "with_origin")):
-            with pytest.raises(AttributeError, match=rf"batch\.{name}: .* none; .*{why}"):
-                getattr(batch, name)

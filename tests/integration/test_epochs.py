@@ -332,8 +332,3 @@ def test_a_trainer_that_waits_for_answers_waits_for_no_other_commits_and_no_batc
             batch = next(feed)
             batch.save_state("s", batch.state("s"))
             assert feed.progress.batches == 1
-
-
-def test_any_order_is_refused_where_batches_end_with_their_epoch():
-    with serving(pipeline()) as server, pytest.raises(ValueError, match="end with their epoch"):
-        connect(server, order="any")

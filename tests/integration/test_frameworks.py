@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import select
 from typing import Any
 
@@ -67,13 +65,6 @@ def test_a_forked_child_is_told_so_and_the_parent_goes_on(way):
         assert sorted(rows) == list(range(24))
 
 
-def test_a_feed_that_is_pickled_or_copied_says_where_to_connect():
-    with serving(pipeline()) as server, connect(server) as feed:
-        for act in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="connect in the process that uses it"):
-                act(feed)
-
-
 @pytest.mark.parametrize("framework", [pytest.param("tf", marks=pytest.mark.tf), "torch", "jax"])
 def test_a_framework_gets_every_dtype_that_it_has(framework, way):
     module = pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
@@ -107,13 +98,3 @@ def test_a_framework_gets_every_dtype_that_it_has(framework, way):
             assert np.array_equal(np.asarray(batch[name]), padded(examples, name)), name
         kept = batch["float32"]
     assert bits(np.asarray(kept)[5]) == bits(values_of("float32", 5))
-
-
-def test_a_framework_that_is_not_there_names_the_line_that_installs_it(monkeypatch):
-    import sys
-
-    for name, module in (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax")):
-        monkeypatch.setitem(sys.modules, module, None)
-        monkeypatch.delitem(sys.modules, f"headrace.{name}", raising=False)
-        with pytest.raises(ImportError, match=f"pip install {module}"):
-            headrace.connect("tcp://127.0.0.1:1", framework=name, timeout=1)

@@ -176,9 +176,3 @@ def test_epochs_workers_and_later_servers_share_a_copy(kind, local, tmp_path):
         assert store.sent.total() == sent
         assert sum(one["disk"] for one in came) > 1.5 * size
         assert not sum(one["store"] for one in came)
-
-
-def test_a_cache_that_is_only_bounded_is_refused(tmp_path):
-    source = hs.from_examples([{"x": 1}]).batch(1)
-    with pytest.raises(ValueError, match=r"cache_bytes=67108864 needs a cache_dir"):
-        hs.run(source, cache_bytes=1 << 26)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +128,3 @@ def test_a_state_goes_on_with_a_changed_function_and_not_with_a_changed_argument
     ):
         changed("json:loads")
     assert changed(lambda example: {"x": -example["x"]}) == [-4, -5, -6, -7]
-
-
-def test_what_can_not_be_pickled_is_named_before_anything_starts():
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"<lambda> can not be sent .*cannot pickle '_thread.lock'"):
-        hs.run(_feed(lambda example: {"x": lock}))

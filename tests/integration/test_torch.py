@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace
 import headrace_server as hs
 from tests.nursery import warm_run
 from tests.patience import TRAINING_PATIENCE_S
@@ -210,23 +208,6 @@ def test_workers_of_a_loader_are_refused(torch):
         next(iter(loader))
 
 
-def test_a_dataset_that_cannot_be_says_why_before_it_connects(torch):
-    from headrace.torch import FeedDataset
-
-    with pytest.raises(TypeError, match="framework: a FeedDataset has tensors of torch"):
-        FeedDataset("tcp://127.0.0.1:1", framework="numpy")
-    with pytest.raises(TypeError, match="'perfetch'"):
-        FeedDataset("tcp://127.0.0.1:1", perfetch=2)
-    dataset = FeedDataset("tcp://127.0.0.1:1", commit="on_next")
-    with pytest.raises(ValueError, match="commit='on_next': this loop fetches ahead"):
-        dataset.commit_explicitly()
-    with pytest.raises(ValueError, match="state"):
-        dataset.load_state_dict({"feed": "a"})
-    again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
-    assert repr(again) == "<FeedDataset of 'tcp://127.0.0.1:1'>"
-    again.close()
-
-
 @pytest.mark.slow
 def test_torchrun_starts_all_ranks_again_after_a_death_and_the_feed_ends():
     """Each attempt is a run of its own: what the one before had not committed is dealt anew.
@@ -258,24 +239,6 @@ def test_torchrun_starts_all_ranks_again_after_a_death_and_the_feed_ends():
     rounds = max(event["step"] for event in last) + 1
     assert len(last) == 2 * rounds, "both ranks have all rounds of the last attempt"
     assert len({row for event in last for row in event["rows"]}) == 8 * rounds
-
-
-def test_a_group_in_which_not_one_has_a_feed_says_so(tmp_path, torch):
-    from headrace.torch import broadcast
-
-    meeting = f"file://{tmp_path}/meeting"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    try:
-        with pytest.raises(ValueError, match="and the others None; here 0 of 1 give one"):
-            broadcast(None)
-        with pytest.raises(ValueError, match="feed='rows' is no feed: give one, a FeedDataset"):
-            broadcast("rows")
-        with hs.run(hs.from_examples([{"i": 1}]).batch(1)) as server:
-            feed = headrace.connect(server.address)
-            with feed, pytest.raises(ValueError, match="arrays of numpy: connect with framework="):
-                broadcast(feed)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def odd(row: Any) -> Any:
