@@ -158,21 +158,6 @@ class _Wrong:
         return self.returned(x, states)
 
 
-@pytest.mark.parametrize(
-    ("returned", "text"),
-    [
-        (lambda x, states: x, r"the network must return \(outputs, states\), not"),
-        (lambda x, states: (x, states["sum"]), r"new states as a dict of \['count', 'sum'\], not"),
-        (lambda x, states: (x, {"sum": states["sum"]}), r"\['count', 'sum'\], not \['sum'\]"),
-    ],
-)
-def test_a_network_that_returns_no_states_is_told_what_is_wanted(stateful, returned, text):
-    with serving(sums()) as server, connect(server, framework="tf") as feed:
-        data = stateful.batches(feed, split)
-        with pytest.raises(ValueError, match=text):
-            compiled(stateful, _Wrong(returned)).evaluate(data, verbose=0)
-
-
 def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(tf, stateful):
     def wide(x: Any, states: Any) -> Any:
         return x, {**states, "sum": tf.tile(states["sum"], [1, 2])}
@@ -181,32 +166,3 @@ def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(tf, st
         data = stateful.batches(feed, split)
         with pytest.raises(tf.errors.OpError, match=r"got float32\[8, 2\], wanted float32\[8, 1\]"):
             compiled(stateful, _Wrong(wide)).evaluate(data, verbose=0)
-
-
-def test_what_can_not_work_is_refused_with_the_remedy(tf, stateful):
-    feeds = {
-        "plain": hs.from_examples([{"x": 1.0}] * 8).batch(4),
-        "kept": sums(order="lanes", state_placement="trainer"),
-        "sums": sums(),
-    }
-    with serving(feeds) as server:
-
-        def connected(name: str) -> Any:
-            return connect(server, feed=name, framework="tf")
-
-        with (
-            connected("plain") as feed,
-            pytest.raises(ValueError, match=r"'plain' has no states; use feed.as_dataset\(\)"),
-        ):
-            stateful.batches(feed, split)
-        with (
-            connected("kept") as feed,
-            pytest.raises(ValueError, match="or iterate over the feed"),
-        ):
-            stateful.batches(feed, split)
-        with connected("sums") as feed:
-            with pytest.raises(ValueError, match=r"must return \(x, y\) or \(x, y, weights\)"):
-                stateful.batches(feed, lambda batch: batch["sequences"]["x"])
-            model = compiled(stateful, adding())
-            with pytest.raises(ValueError, match=r"needs the dataset of headrace.keras.batches"):
-                model.fit(feed.as_dataset().map(split), shuffle=False, verbose=0)

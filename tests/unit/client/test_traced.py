@@ -101,41 +101,6 @@ def test_a_save_runs_once_in_each_call_and_in_its_order(monkeypatch):
         assert saved == ["before", "n", "h"] * 2
 
 
-def test_mistakes_that_show_in_the_trace_are_errors_of_the_trace():
-    wrong = {
-        r"state 'n': got float32\(4,\), wanted int64\(4,\)": ("n", lambda b: tf.zeros((4,))),
-        r"state 'h': got float32\(4, 4\), wanted float32\(4, 5\)": (
-            "h",
-            lambda b: tf.zeros((4, 4)),
-        ),
-    }
-    with connected(sequences()) as feed:
-        batch = next(feed)
-        for text, (name, value) in wrong.items():
-            with pytest.raises(ValueError, match=text):
-                tf.function(lambda b, n=name, v=value: b.save_state(n, v(b)))(batch)
-        for use in (
-            lambda b: b.state("g"),
-            lambda b: b.save_state("g", b.state("n")),
-            lambda b: feed.save_states(b.token, {"g": b.state("n")}),
-        ):
-            with pytest.raises(KeyError, match="'g' is not a state of this feed; it has"):
-                tf.function(use)(batch)
-        with pytest.raises(KeyError, match=r"\(a SymbolicTensor\) is not a state of this feed"):
-            tf.function(lambda b: b.save_state(b.state("n"), "n"))(batch)
-        with pytest.raises(KeyError, match="'y' is not in the sequences of this batch"):
-            tf.function(lambda b: b.sequences["y"])(batch)
-        for name in ("partition", "nbytes"):
-            with pytest.raises(AttributeError, match=f"batch.{name}: a batch inside a tf.function"):
-                tf.function(lambda b, n=name: getattr(b, n))(batch)
-        for use in (lambda b: b.arrays(), lambda b: b.keys(), lambda b: b.to("CPU:0")):
-            with pytest.raises(TypeError, match=r"inside a tf\.function a batch"):
-                tf.function(use)(batch)
-        batch.save_state("n", batch.state("n") + 1)
-        batch.save_state("h", batch.state("h"))
-        assert next(feed).rows == 4, "nothing was saved in a trace"
-
-
 def test_a_whole_dataset_is_trained_and_saved_in_one_graph():
     @tf.function
     def whole(data):
