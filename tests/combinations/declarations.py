@@ -464,7 +464,7 @@ def _segments(chance: random.Random, order: str = "arrival", states: str = "serv
     if order == "lanes":
         given["order"] = order
         if chance.random() < 0.3:
-            lanes = f"{_HERE}:lane_0", "c", "y", "y"  # by the number of lanes
+            lanes = f"{_HERE}:lane_1", "c", "y", "y"  # by the number of lanes, for one trainer
             given["lane"] = lanes[given["batch_size"] - 1]
     if states == "trainer":
         given["state_placement"] = states

@@ -39,7 +39,7 @@ class Case:
 
     def __init__(self, draw: Draw, partitions: int) -> None:
         feed, run = draw.feed, draw.run
-        self.feed, self.partitions = feed, partitions
+        self.feed, self.partitions, self._world = feed, partitions, run.world
         _, self._steer, self._value = run.steers or (0, "", None)
         self.since: dict[int, int] | None = None  # of a feed that was steered: see Watch
         #: Number of trainers or ranks whose batches may be incomplete at the end.
@@ -105,6 +105,8 @@ class Case:
                 early = any(map(difference, declared[:sure], self.batches[p]))
                 missing = {name for name in self._all - came if name[0] == p}
                 lost = len(missing) if self.feed.segmented or self._lost(missing) else 0
+                if "lane" in self.feed.shape and not self.feed.small:  # a lane may lack examples
+                    lost = abs(len(self.batches[p]) - len(own))
                 unlike = len(own) - next(wrong, len(own))
                 found.append((unlike, early, lost, len(missing), at))
             *_, early, _, _, at = min(found)
@@ -348,8 +350,10 @@ class Case:
                 declared = (
                     self._lane_of[p][index + 2**63 - (p << 51)] if p in self._lane_of else None
                 )
-                if declared not in (None, lane % self.feed.shape["batch_size"]):
-                    yield f"segment {cell} is in lane {lane}, not {declared}"
+                size = self.feed.shape["batch_size"]
+                rank = one.who if (run.world if alone or one.later else self._world) else 0
+                if declared not in (None, rank * size + lane % size):
+                    yield f"segment {cell} of {one.who} is in lane {lane}, not {declared}"
                     return
                 if not 0 <= lane < one.lanes:
                     yield f"lane {lane} is not one of {one.lanes}"

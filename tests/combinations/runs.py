@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tests.combinations import functions
 from tests.combinations.declarations import SHAPES, STAGES, Feed, drawn
 from tests.reference import BUCKETS, ORDER, SAMPLERS
 
@@ -193,7 +194,7 @@ def _other_weights(feed: Feed) -> list[str]:
 
 
 def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
-    """Give a feed of segments a capacity that is enough for its trainers.
+    """Give a feed of segments a capacity that is enough for its trainers, and lanes of all ranks.
 
     Another one that is steered gets more epochs, or its bucket fewer batches that are made ahead:
     else all would be made before.
@@ -205,7 +206,11 @@ def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
         capacity = chance.choice((None, 100, most * given["batch_size"] + chance.randint(0, 3)))
         if "lane" in given and (capacity is None or not feed.small):
             capacity = 100  # with fewer places a lane may lack examples
-        return replace(feed, calls=(*calls, (name, {**given, "capacity": capacity})))
+        given = {**given, "capacity": capacity}
+        ranks = min(run.world, run.world if run.after < 0 else run.after)
+        if "lane" in given and ranks > 1:
+            given["lane"] = f"{functions.__name__}:lane_{ranks * given['batch_size']}"
+        return replace(feed, calls=(*calls, (name, given)))
     if run.steers and name in BUCKETS:
         return replace(feed, calls=(*calls, (name, {**given, "capacity": chance.randint(1, 3)})))
     if run.steers:
