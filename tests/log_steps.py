@@ -27,7 +27,7 @@ class Standing(NamedTuple):
 def standing(ledger: Ledger, of: int) -> Standing | None:
     """Return a sequence as it stands in memory, None where it is not there."""
     s = ledger.sequences
-    if (row := s.row.get(of, -1)) < 0:
+    if (row := s.row.get(of)) < 0:
         return None
     extents = [s.extent(at) for at in s.chain(row)]
     return Standing(s.keys[row], s.closed_at[row], s.state[row] & ~RECALLED, extents)
@@ -39,7 +39,7 @@ def pieces(log: Log, of: int, column: int, first: int, after: int) -> Iterator[m
     LookupError where the log has not all of them any more.
     """
     width, before, s = WIDTHS[column], sum(WIDTHS[:column]), log.ledger.sequences
-    for at in s.chain(s.row.get(of, -1)):
+    for at in s.chain(s.row.get(of)):
         upto, begin = s.upto[at], s.first[at]
         if upto > first < after and begin <= first:
             end, column_at = min(after, upto), before * (upto - begin)

@@ -20,7 +20,16 @@ from headrace_server.shaping.log_admission import Event, Growth
 from headrace_server.shaping.plan import Read
 from headrace_server.shaping.segments import AT_SERVER, NOWHERE, Segments
 from headrace_server.shaping.spans import Cut
-from headrace_server.shaping.stored_state import AT, END, INDEX, LINE, OPEN, VERSION, Examples
+from headrace_server.shaping.stored_state import (
+    AT,
+    END,
+    INDEX,
+    LINE,
+    NO_KEY,
+    OPEN,
+    VERSION,
+    Examples,
+)
 from tests.log_steps import pieces, standing
 
 from .logs import Commit, Owner, Stored, World, columns_of, config_of, law
@@ -90,9 +99,9 @@ class Trainer:
 
 @dataclass
 class LiveCommit(Commit):
-    """A record: of each pending sequence its index, its state, and its key."""
+    """A record: of each pending sequence its index and its state."""
 
-    known: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
     tokens: tuple[int, ...] = ()
     index: int = 0
     turns: list[Any] = field(default_factory=list)
@@ -101,7 +110,7 @@ class LiveCommit(Commit):
 
 @dataclass
 class LiveStored(Stored):
-    known: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
     tokens: set[int] = field(default_factory=set)
     last: LiveCommit | None = None
 
@@ -227,9 +236,9 @@ class LiveFeed:
         m, pending, seen = self.machine, self.stored.pending, self.stored.seen
         lines = sorted(pending, key=lambda of: self.stored.known[of][0])
         numbers = np.zeros((7, len(lines)), np.int64)
-        steps, aborted, keys = list[int](), list[int](), list[tuple[int, bytes]]()
+        steps, aborted = list[int](), list[int]()
         for i, of in enumerate(lines):
-            index, version, key = self.stored.known[of]
+            index, version = self.stored.known[of]
             q = standing(self.owner.log.ledger, of)
             law(q is not None, f"sequence {of} is pending at {self.name}, and not in the log")
             upto = [e.upto for e in q.extents if e.position <= seen]
@@ -242,10 +251,10 @@ class LiveFeed:
             for row, value in ((LINE, of), (INDEX, index), (AT, pending[of]), (END, end)):
                 numbers[row, i] = value
             numbers[VERSION, i] = version
-            keys.append((0, key))
         growing = np.array([steps, [self.opening(of) for of in lines]], np.int64)
         growing = growing.reshape(2, len(lines))
-        self.log.resume_log(Examples(numbers, keys), growing, aborted, seen, last.index)
+        begun = Examples(numbers, [NO_KEY] * len(lines))
+        self.log.resume_log(begun, growing, aborted, seen, last.index)
         m.input.read = seen + 1
         places = {
             s: (np.array(a, np.int64), np.array(b, np.int64)) for s, (a, b) in last.places.items()
@@ -335,10 +344,10 @@ class LiveFeed:
                 self.world.cut_off.add((self.name, r.of))
             if r.of in refused:
                 continue
-            key = r.key if r.kind == Kind.OPENED else None
             if r.close == Close.ABORT:
                 self.world.cut_off.add((self.name, r.of))
-            found.append(Event(entry.position, r.of, key, r.steps, r.close, self.opening(r.of)))
+            opens = r.kind == Kind.OPENED
+            found.append(Event(entry.position, r.of, opens, r.steps, r.close, self.opening(r.of)))
         ledger.release(self.view, view.seen, {}, refused)
         over = ledger.finished and view.read == ledger.durable
         self.log.take_events(found, view.read)
@@ -398,11 +407,11 @@ class LiveFeed:
 
     def note(self) -> None:
         m, log, tables = self.machine, self.log, self.machine.entries
-        moved, known = dict[int, int](), dict[int, tuple[int, int, bytes]]()
+        moved, known = dict[int, int](), dict[int, tuple[int, int]]()
         for entry in sorted(log.moved):
             of = int(tables.line[entry])
             moved[of] = int(tables.done[entry])
-            known[of] = int(tables.index[entry]), int(tables.version[entry]), tables.keys[entry][1]
+            known[of] = int(tables.index[entry]), int(tables.version[entry])
         places = {s: (a.tolist(), b.tolist()) for s, (a, b) in m.places().items()}
         commit = LiveCommit(
             log.seen, moved, [*log.gone], self.trained, known, tuple(self.tokens), log.next_index,

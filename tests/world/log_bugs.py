@@ -87,8 +87,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "the table has open sequences alone": (
         ledger,
-        "s.row.get(of, -1)) >= 0:",
-        "s.row.get(of, -1)) >= 0 and not s.state[row]:",
+        "s.row.get(of)) >= 0:",
+        "s.row.get(of)) >= 0 and not s.state[row]:",
     ),
     "a table begins amid a group": (
         ledger,

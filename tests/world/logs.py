@@ -892,7 +892,7 @@ class World:
         most = c.max_open + self.counts["deaths"] + 4 * c.producers + again
         law(len(ledger.sequences.open) <= most, f"{len(ledger.sequences.open)} are open")
         s = ledger.sequences
-        live = sum(s.nbytes[at] for row in s.row.values() for at in s.chain(row))
+        live = sum(s.nbytes[at] for row in s.row.numbers for at in s.chain(row))
         law(live == s.living == sum(s.live.values()), "the count of live bytes is wrong")
 
     def check_end(self) -> None:

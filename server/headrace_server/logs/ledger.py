@@ -477,7 +477,7 @@ class Ledger:
         position, record, file, place, nbytes = entry
         s, context, first = self.sequences, record.context, record.first
         made = record.version, record.time
-        row = s.row.get(record.of, -1)
+        row = s.row.get(record.of)
         if row < 0:
             if record.kind != Kind.OPENED:
                 return -1
@@ -531,7 +531,7 @@ class Ledger:
         begun = np.asarray(s.id) <= seen
         view.floors.frombytes(np.where(begun, _DONE, _UNREAD).tobytes())
         for of in [of for of in view.pending if of in s.row]:
-            view.floors[s.row[of]] = view.pending.pop(of)
+            view.floors[s.row.get(of)] = view.pending.pop(of)
         if self._complete:
             self._miss(view)
 
@@ -587,7 +587,7 @@ class Ledger:
         view.lost += view.pending
         view.pending.clear()
         s = self.sequences
-        for row in list(s.row.values()):
+        for row in list(s.row.numbers):
             if s.steps[row] < view.floors[row] < _DONE:
                 view.lost.append(s.id[row])
                 view.floors[row] = _DONE
@@ -619,7 +619,7 @@ class Ledger:
         view = self.views[name]
         view.seen = max(view.seen, seen)
         for of, floor in (*floors.items(), *((of, _DONE) for of in done)):
-            row = self.sequences.row.get(of, -1)
+            row = self.sequences.row.get(of)
             if row >= 0 and view.floors[row] != _DONE:
                 view.floors[row] = floor
                 self._sweep(row)
@@ -705,7 +705,7 @@ class Ledger:
         s, most = self.sequences, self.options.piece
         rows, chains, size = list[int](), list[list[int]](), 0
         for of in list(s.row):
-            if (row := s.row.get(of, -1)) >= 0:
+            if (row := s.row.get(of)) >= 0:
                 rows.append(row)
                 chains.append([*s.chain(row)])
                 size += 1 + len(chains[-1])
@@ -752,7 +752,7 @@ class Ledger:
             self._parts.clear()
         for of in np.frombuffer(columns[1], np.int64).tolist():
             if of in s.row:
-                s.drop(s.row[of])
+                s.drop(s.row.get(of))
         s.enter(keys, columns)
 
     # Room
@@ -793,7 +793,7 @@ class Ledger:
         s, required = self.sequences, [view for view in self.views.values() if view.required]
         self._spared = 0
         if s.living >= most - most // 4:
-            for row in s.row.values():
+            for row in s.row.numbers:
                 if all(view.floors[row] == _DONE for view in required):
                     self._spared += sum(s.nbytes[at] for at in s.chain(row))
         if self._total - self._passed >= most - most // 4:
@@ -867,7 +867,7 @@ class Ledger:
         """Note where the extents that a record names lie now."""
         s, place = self.sequences, entry.place
         for of, *extent, nbytes in msgpack.unpackb(entry.record.key):
-            row = s.row.get(of, -1)
+            row = s.row.get(of)
             for at in s.chain(row):
                 if [s.upto[at], s.at[at]] == extent:
                     s.move(at, entry.file, place)

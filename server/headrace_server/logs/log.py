@@ -183,7 +183,7 @@ class Log:
     def parts(self, of: int) -> Iterator[memoryview]:
         """Yield the data of a sequence's records, each with the columns of its steps."""
         s = self.ledger.sequences
-        for at in s.chain(s.row.get(of, -1)):
+        for at in s.chain(s.row.get(of)):
             if s.upto[at]:
                 yield self._files.read(s.file[at], s.place[at], s.nbytes[at])
 
@@ -195,7 +195,7 @@ class Log:
     def context(self, of: int) -> memoryview:
         """Return the context of a sequence, empty where it has none."""
         s = self.ledger.sequences
-        for at in s.chain(s.row.get(of, -1)):
+        for at in s.chain(s.row.get(of)):
             if not s.upto[at]:
                 return self._files.read(s.file[at], s.place[at], s.nbytes[at])
             break

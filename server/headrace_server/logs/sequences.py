@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..shaping.positions import Positions
 from .records import NEVER, Close
 from .words import FREE, RECALLED, Extent
 
@@ -50,7 +51,7 @@ class Sequences:
         self.upto, self.first, self.at, self.file, self.place = self._extents.columns[:5]
         self.nbytes, self.version, self.time, self._next, self.of = self._extents.columns[5:]
         self.keys: list[bytes] = []
-        self.row: dict[int, int] = {}  # by sequence
+        self.row = Positions()  # by sequence
         self.open: dict[bytes, int] = {}  # rows by key
         self.live: dict[int, int] = {}  # bytes of extents by file
         self.living = 0  # bytes of all extents
@@ -169,7 +170,7 @@ class Sequences:
         """Return the rows that have ended, or have steps before their floor."""
         head = np.asarray(self._head)
         if not len(self.upto):
-            return list(self.row.values())
+            return list(self.row.numbers)
         context = (head >= 0) & (np.asarray(self.upto)[head] == 0)
         head = np.where(context, np.asarray(self._next)[head], head)
         past = (head >= 0) & (np.asarray(self.upto)[head] <= floors)

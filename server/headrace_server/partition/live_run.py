@@ -33,7 +33,7 @@ from ..reading.stages.filter import Filter
 from ..shaping.log_admission import END, LogAdmission
 from ..shaping.plan import Read
 from ..shaping.spans import Spans
-from ..shaping.stored_state import AT, CHUNK, OPEN, ROW, Change, Examples, Saved
+from ..shaping.stored_state import AT, CHUNK, NO_KEY, OPEN, ROW, Change, Examples, Saved
 from ..shaping.stored_state import END as ENDS
 from .segment_run import SegmentRun
 
@@ -64,6 +64,7 @@ class LiveRun(SegmentRun):
         self._log: LogAdmission = self.machine.log
         self._source, self._feed = source, source.growing(self.number)
         self._log.newest = lambda of, step: self._feed.newest(of, step)[:2]
+        self._log.key = self._feed.key
         self._filters = [step for step in intake.stages.steps if isinstance(step, Filter)]
         self._told = -1  # position up to which the log is applied in the last record
         self._release: tuple[int, dict[int, int], list[int]] | None = None
@@ -88,7 +89,7 @@ class LiveRun(SegmentRun):
         return status
 
     @property
-    def drops(self) -> bool:
+    def unstored(self) -> bool:
         return bool(self._log.gone) or self._log.seen - self._told >= _UNSTORED
 
     # Input
@@ -101,12 +102,12 @@ class LiveRun(SegmentRun):
             self._log.take_events((), position)
             self.machine.input.failed()
             return False
-        if self.cutting.phased and (opened := [one.of for one in events if one.key is not None]):
+        if self.cutting.phased and (opened := [one.of for one in events if one.opens]):
             drawn = dict(zip(opened, self._openings(opened), strict=True))
             events = [one._replace(opening=drawn.get(one.of, 0)) for one in events]
         empty = set[int]()
         for one in events:
-            if one.key is not None and one.close == END and not one.steps:
+            if one.opens and one.close == END and not one.steps:
                 empty.add(one.of)
                 error = DataError(
                     f"log {self._source.name!r}, partition {self.number}, record {one.position}: a "
@@ -115,7 +116,7 @@ class LiveRun(SegmentRun):
                 )
                 self.intake.bad.report(error, "unequal_lengths")
         if self._filters:
-            opened = [one.of for one in events if one.key is not None]
+            opened = [one.of for one in events if one.opens]
             refused = self._refused([of for of in opened if of not in empty])
             events = [one for one in events if one.of not in refused]
         self.intake.count_dropped()
@@ -211,14 +212,13 @@ class LiveRun(SegmentRun):
         entries = np.array(sorted(log.moved), np.int64)
         numbers = tables.numbers_of(entries)
         numbers[AT] = tables.done[entries]
-        keys = np.empty(len(entries), object)
-        keys[:] = tables.keys_of(entries)
         floors = np.maximum(numbers[AT] - self.cutting.geometry.left, 0).tolist()
         saved = tables.version[entries] > 0
-        begun, states = ~saved, self.states.stored(entries[saved]) if saved.any() else ()
-        change = Change(Examples(numbers[:, saved], keys[saved].tolist(), states), [*log.gone])
+        states = self.states.stored(entries[saved]) if saved.any() else ()
+        begun, trained = numbers[:, ~saved], numbers[:, saved]
+        change = Change(Examples(trained, [NO_KEY] * trained.shape[1], states), [*log.gone])
         change.meta["seen"] = pack([log.seen, log.next_index, log.policy])
-        self._changes += [Change(Examples(numbers[:, begun], keys[begun].tolist())), change]
+        self._changes += [Change(Examples(begun, [NO_KEY] * begun.shape[1])), change]
         self._release = log.seen, dict(zip(numbers[0].tolist(), floors, strict=True)), [*log.gone]
         self._told = log.seen
         log.moved.clear()
@@ -249,7 +249,7 @@ class LiveRun(SegmentRun):
         openings = self._openings(lines) if self.cutting.phased else [0] * len(lines)
         growing = np.array([steps, openings], np.int64)
         tables, stored = self.machine.entries, begun.numbers[6] > 0
-        begun = Examples(numbers, begun.keys, begun.states)
+        begun = Examples(numbers, [NO_KEY] * len(lines), begun.states)
         entries = self._log.resume_log(begun, growing, aborted, seen, index)
         self.states.grow(tables.size)
         with_states = begun.take(stored.nonzero()[0])

@@ -165,6 +165,11 @@ class Run(ABC):
         The records are to be stored then."""
         return False
 
+    @property
+    def unstored(self) -> bool:
+        """Whether a record is due though nothing was committed."""
+        return False
+
     def take_release(self) -> Callable[[], object] | None:
         """Return the call that releases the log once the last records are stored; None: no log."""
         return partial(self.intake.release, self.needs) if self.needs else None

@@ -99,6 +99,9 @@ class GrowingFeed(Protocol):
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         """Return key and context of a sequence, and the records with these steps."""
 
+    def key(self, of: int) -> bytes:
+        """Return the key of a sequence, empty where the log has it no more."""
+
     def context(self, of: int) -> memoryview:
         """Return the context of a sequence."""
 

@@ -30,7 +30,8 @@ import numpy as np
 
 from .admission import Admission
 from .entries import Entries
-from .stored_state import OPEN, Examples
+from .positions import Positions
+from .stored_state import NO_KEY, OPEN, Examples
 
 #: How an event leaves its sequence.
 GOING, END, ABORT, LOST = range(4)
@@ -54,7 +55,7 @@ class Event(NamedTuple):
 
     position: int
     of: int  # position of the record that opened the sequence
-    key: bytes | None = None  # where this one does
+    opens: bool = False  # whether this one does
     steps: int = 0  # that it adds
     close: int = GOING
     opening: int = 0  # steps of the first segment, where these are drawn
@@ -83,12 +84,14 @@ class LogAdmission(Admission):
         #: By sequence and step: position and version of the record with the last step before that
         #: one; the position of its end where there are fewer.
         self.newest: Callable[[int, int], tuple[int, int]] = lambda of, step: (of, 0)
+        #: Returns the key of a sequence.
+        self.key: Callable[[int], bytes] = lambda of: b""
         #: Puts an example back in the lane in which it rested, if that is free …
         self.sit: Callable[[int], bool] = lambda entry: False
         #: … and takes it out of its lane.
         self.unseat: Callable[[int], object] = lambda entry: None
         self._events: deque[Event] = deque()
-        self._entry: dict[int, int] = {}  # by sequence
+        self._entry = Positions()  # by sequence
         self._news = False  # whether an example has become ready, or ended
         self.judging = False  # whether batches of an earlier life may still be claimed …
         self._aborted: list[tuple[int, int]] = []  # … and which entries and sequences end then
@@ -158,21 +161,21 @@ class LogAdmission(Admission):
 
     def _apply(self, event: Event, forced: bool) -> bool:
         """Apply an event; return False where it has to wait for a place."""
-        position, of, key, steps, close, opening = event
-        entry, tables = self._entry.get(of, -1), self._entries
+        position, of, opens, steps, close, opening = event
+        entry, tables = self._entry.get(of), self._entries
         available, at, end, rests = steps, 0, OPEN, True
         if entry >= 0:
             available, at = steps + int(tables.available[entry]), int(tables.at[entry])
             opening, end = int(tables.opening[entry]), int(tables.end[entry])
             rests = tables.standing[entry] == RESTING
-        elif key is None:
+        elif not opens:
             return True  # it has ended here
         end = available if close == END else end
         whole = rests and close <= END and self._is_whole(at, available, end, opening)
         if whole and not forced and self._full:
             return False
-        if key is not None:
-            entry = self._begin(of, key, opening)
+        if opens:
+            entry = self._begin(of, opening)
         tables.available[entry], tables.end[entry] = available, end
         if close > END:
             self._cut_off(entry, "aborted" if close == ABORT else "lost")
@@ -182,9 +185,9 @@ class LogAdmission(Admission):
             self.end_over(np.array([entry]))
         return True
 
-    def _begin(self, of: int, key: bytes, opening: int) -> int:
+    def _begin(self, of: int, opening: int) -> int:
         columns = self._entries.columns(0, np.array([OPEN]), of, None)
-        (entry,) = self._entries.enter(columns, [(0, key)]).tolist()
+        (entry,) = self._entries.enter(columns, [NO_KEY]).tolist()
         self._entries.index[entry], self._entries.opening[entry] = self.next_index, opening
         self._entries.draws |= opening > 0
         self.next_index += 1
@@ -361,7 +364,8 @@ class LogAdmission(Admission):
         for of, entry in list(self._entry.items()):
             if of <= upto:
                 self._cut_off(entry, "lost")
-                if self._entry.pop(of, None) is not None:  # a batch has it, and no later life
+                if of in self._entry:  # a batch has it, and no later life
+                    del self._entry[of]
                     self.gone.append(of)
                     self.moved.discard(entry)
 
@@ -451,9 +455,10 @@ class LogAdmission(Admission):
         tables, entries = self._entries, self._entries.resume(begun)
         tables.available[entries], tables.opening[entries] = growing
         tables.draws |= bool(growing[1].any())
-        self._entry.update(zip(begun.lines.tolist(), entries.tolist(), strict=True))
+        for of, entry in zip(begun.lines.tolist(), entries.tolist(), strict=True):
+            self._entry[of] = entry
         self.judging = True
-        self._aborted = [(self._entry[of], of) for of in aborted]
+        self._aborted = [(self._entry.get(of), of) for of in aborted]
         self.settle(entries)
         return entries
 
@@ -465,7 +470,7 @@ class LogAdmission(Admission):
     def resting(self) -> tuple[int, int, bytes]:
         """Return how many open examples rest, the fewest steps that one of them lacks, its key."""
         tables = self._entries
-        used = np.fromiter(self._entry.values(), np.int64, len(self._entry))
+        used = np.array(self._entry.numbers, np.int64)
         rest = used[(tables.end[used] == OPEN) & (tables.standing[used] == RESTING)]
         rest = rest[tables.out[rest] == 0]
         if not len(rest):
@@ -474,4 +479,4 @@ class LogAdmission(Admission):
         own = np.where((at == 0) & (opening > 0), opening, tables.cut.unroll)
         lacks = at + own + self.growth.ahead - tables.available[rest]
         least = int(lacks.argmin())
-        return len(rest), int(lacks[least]), tables.keys[rest[least]][1]
+        return len(rest), int(lacks[least]), self.key(int(tables.line[rest[least]]))

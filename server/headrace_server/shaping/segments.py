@@ -39,7 +39,7 @@ from .machine import MOST_AHEAD, TOO_LATE, Machine
 from .plan import Plan, Read, Shaper, State
 from .seats import Arrival, Lanes, Out, Places
 from .spans import NO_NUMBERS, Cut, Spans, laid_out, read_place
-from .stored_state import OPEN
+from .stored_state import OPEN, Key
 
 #: Places of the states of segments.
 AT_SERVER, AT_TRAINER, NOWHERE = "server", "trainer", "none"
@@ -844,10 +844,17 @@ class Segments(Machine, Shaper):
             return f"it waits for save_state of an empty batch (batch {number})"
         entry = int(spans.entries[0])
         segment, count = self._numbered(entry, int(spans.first[0]))
-        key = self.entries.keys[entry][1]
+        key = self._key_of(entry)[1]
         name = f"{segment:05d}_of_{count:05d}:{key.decode(errors='backslashreplace')}"
         others = f" and {len(spans) - 1} more" if len(spans) > 1 else ""
         return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
+
+    def _key_of(self, entry: int) -> Key:
+        """Return epoch and key of an example."""
+        if self.log is not None:
+            return 0, self.log.key(int(self.entries.line[entry]))
+        key: Key = self.entries.keys[entry]
+        return key
 
     def _numbered(self, entry: int, first: int) -> tuple[int, int]:
         """Return the number of the segment that begins at a step, and the count of segments."""
@@ -867,7 +874,8 @@ class Segments(Machine, Shaper):
         """
         found: list[list[object]] = []
         used = self.entries.used()
-        for entry, (epoch, name) in zip(used.tolist(), self.entries.keys_of(used), strict=True):
+        for entry in used.tolist():
+            epoch, name = self._key_of(entry)
             if name != key:
                 continue
             first, number = int(self.entries.at[entry]), -1

@@ -12,6 +12,8 @@ from itertools import chain
 import numpy as np
 
 Key = tuple[int, bytes]  # epoch and key
+#: Of a sequence of a log, which has its key.
+NO_KEY: Key = 0, b""
 #: Rows of the numbers of Examples.
 LINE, INDEX, CHUNK, ROW, AT, END, VERSION = range(7)
 #: The END of an example that may still grow: beyond all steps.

@@ -298,7 +298,7 @@ class Reading:
         """Go on with the sequences whose ends an earlier life had read."""
         ledger = self.of.ledger
         seen, s = ledger.views[self.view].seen, ledger.sequences
-        ends = sorted((s.closed_at[s.row[of]], of) for of in pending if of in s.row)
+        ends = sorted((s.closed_at[s.row.get(of)], of) for of in pending if of in s.row)
         ends = ends[: bisect_right(ends, (seen, NEVER))]
         self.ends += [end for end, _ in ends]
         self.sequences += [of for _, of in ends]
@@ -400,15 +400,13 @@ class Growing:
     def events(self, limit: int) -> tuple[list[Event], int, bool]:
         with self.of.lock:
             ledger, found = self.of.ledger, list[Event]()
-            s = ledger.sequences
             view, next_event = ledger.views[self.view], self.of.log.next_event
             upto = view.read + _MOST_READ
             while len(found) < limit and (entry := next_event(self.view, upto)) is not None:
-                position, one, key = entry.position, entry.record, None
-                if one.kind == Kind.OPENED and one.close != Close.LOST:
-                    key = s.keys[s.row[one.of]]  # and no copy of it
+                one = entry.record
+                opens = one.kind == Kind.OPENED and one.close != Close.LOST
                 self.aborted += one.close == Close.ABORT
-                found.append(Event(position, one.of, key, one.steps, one.close))
+                found.append(Event(entry.position, one.of, opens, one.steps, one.close))
             over = ledger.finished and view.read == ledger.durable
             self.waits = not (found or over) and view.read >= ledger.durable
             return found, view.read, over
@@ -416,7 +414,7 @@ class Growing:
     def newest(self, of: int, step: int) -> tuple[int, int, float]:
         with self.of.lock:
             s = self.of.ledger.sequences
-            row = s.row.get(of, -1)
+            row = s.row.get(of)
             found = of, 0, 0.0
             for at in s.chain(row):
                 if s.upto[at]:
@@ -428,7 +426,7 @@ class Growing:
     def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
         with self.of.lock:
             ledger, s = self.of.ledger, self.of.ledger.sequences
-            row = s.row.get(of, -1)
+            row = s.row.get(of)
             if row < 0 or ledger.views[self.view].floors[row] == NEVER:
                 return None
             steps = max((s.upto[at] for at in s.chain(row) if s.at[at] <= seen), default=0)
@@ -438,10 +436,15 @@ class Growing:
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         with self.of.lock:
             log, s, found = self.of.log, self.of.ledger.sequences, list[Piece]()
-            for at in s.chain(s.row.get(of, -1)):
+            for at in s.chain(s.row.get(of)):
                 if first < s.upto[at] and s.first[at] < after:
                     found.append(Piece(s.first[at], log.data(at)))
-            return s.keys[s.row[of]], log.context(of), found
+            return s.keys[s.row.get(of)], log.context(of), found
+
+    def key(self, of: int) -> bytes:
+        with self.of.lock:
+            s = self.of.ledger.sequences
+            return s.keys[s.row.get(of)] if of in s.row else b""
 
     def context(self, of: int) -> memoryview:
         with self.of.lock:

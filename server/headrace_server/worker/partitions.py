@@ -166,12 +166,15 @@ class Partitions:
             self._report_lacks(now)
 
     def _pass_by(self) -> None:
-        """Let retention pass feeds by that are not required, between two steps."""
+        """Let retention pass feeds by that are not required, between two steps.
+
+        Store what feeds need no more of their logs though nothing was committed.
+        """
         self.logs.pass_by([name for name, feed in self.feeds.items() if feed.failure is not None])
         for feed in self.feeds.values():
             for part in feed.partitions.values() if feed.serves else ():
-                if not feed.desk.recovering and part.run.pass_by():
-                    self.stores.submit(part, at_once=True)
+                if not feed.desk.recovering and (part.run.pass_by() or part.run.unstored):
+                    self.stores.submit(part)
 
     def hand_out(self) -> None:
         """Hand out ready batches while a partition works."""

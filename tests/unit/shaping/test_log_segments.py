@@ -51,7 +51,7 @@ def drafted(machine: Segments, events: list[Event], over: bool = False) -> list[
 def test_an_aborted_sequence_leaves_its_lane_while_a_batch_has_it(packed):
     """Without states the next batch of its lanes is drafted before that one is committed."""
     one = machine(packed)
-    begun = [Event(1, 1, b"a", 4), Event(2, 2, b"b", 6)]
+    begun = [Event(1, 1, True, 4), Event(2, 2, True, 6)]
     assert drafted(one, begun) == [[1, 0, 2], [2, 0, 2]]
     assert one.log is not None
     one.log.take_events([Event(3, 1, close=ABORT), Event(4, 2, close=END)], 4)
@@ -68,7 +68,7 @@ def test_a_claim_leaves_no_segments_out_that_are_young_enough():
     """A batch whose earlier one is not claimed yet is refused: that one's steps are not old."""
     growth, begun = (
         Growth(max_staleness=5, skips=True),
-        [Event(1, 1, b"a", 4), Event(2, 2, b"b", 4)],
+        [Event(1, 1, True, 4), Event(2, 2, True, 4)],
     )
     before, now = machine(growth=growth), machine(growth=growth)
     assert drafted(before, begun) and drafted(before, [])

@@ -222,13 +222,28 @@ def test_states_are_flushed_after_a_commit_that_came_while_the_next_batch_was_ma
         assert (answer.request, answer.text) == (7, "")
 
 
+def live():
+    states = {"initial_states": {"h": hs.zeros((), "int64")}}
+    return hs.live("log", {"x": hs.sequence("int64")}).batch_sequences_with_states(
+        None, ["x"], [], num_unroll=1, batch_size=1, **states
+    )
+
+
+def push(worker, kinds):
+    """Push items of a new sequence, as a new producer."""
+    hello = wire.Produce(limits.PROTOCOL, "test", "log", "actor", 1, partition=0, reopens=1)
+    worker.send(b"producer", hello)
+    assert worker.receive(b"producer")[0].places == 1
+    sizes = {wire.OPEN: (0, 0), wire.STEPS: (1, 12), wire.ABORT: (0, 0)}
+    items = [wire.Item(kind, 1, 0, sizes[kind][0], 0, sizes[kind][1]) for kind in kinds]
+    column = b"".join(number.to_bytes(size, "little") for number, size in ((1, 4), (7, 8)))
+    append = wire.Append(0, 1, tuple(number for item in items for number in item))
+    worker.send(b"producer", append, b"s" * len(items), column * (wire.STEPS in kinds))
+
+
 def test_a_worker_makes_a_batch_of_new_steps_before_it_rests(directory):
     """What is stored at once wakes nobody: the worker would rest until something else comes."""
-    features = {"x": hs.sequence("int64")}
-    pipeline = hs.live("log", features).batch_sequences_with_states(
-        None, ["x"], [], num_unroll=1, batch_size=1, initial_states={"h": hs.zeros((), "int64")}
-    )
-    worker = Worker(directory, pipeline)
+    worker = Worker(directory, live())
     feed, partitions = worker.owner._switchboard.feeds[FEED], worker.owner._partitions
     rest, wanted = partitions.rest, list[bool]()
 
@@ -241,14 +256,21 @@ def test_a_worker_makes_a_batch_of_new_steps_before_it_rests(directory):
         trainer = Trainer(worker, b"a")
         trainer.greet()
         trainer.step([(0, 0)])
-        hello = wire.Produce(limits.PROTOCOL, "test", "log", "actor", 1, partition=0, reopens=1)
-        worker.send(b"producer", hello)
-        assert worker.receive(b"producer")[0].places == 1
-        opens, grows = wire.Item(wire.OPEN, 1, 0, 0, 0, 0), wire.Item(wire.STEPS, 1, 0, 1, 0, 12)
-        column = b"".join(number.to_bytes(size, "little") for number, size in ((1, 4), (7, 8)))
-        worker.send(b"producer", wire.Append(0, 1, (*opens, *grows)), b"ss", column)
+        push(worker, [wire.OPEN, wire.STEPS])
         assert len(trainer.hear_all(Give).items) == 1
     assert wanted and not any(wanted)
+
+
+def test_a_log_lets_go_of_a_sequence_that_no_batch_had(directory):
+    """No commit stores that: without one the log would keep all that was aborted."""
+    with Worker(directory, live()) as worker:
+        trainer = Trainer(worker, b"a")
+        trainer.greet()
+        trainer.step([(0, 0)])
+        push(worker, [wire.OPEN, wire.ABORT])
+        ledger = worker.owner._partitions.logs.at("log", 0).ledger
+        (view,) = ledger.views.values()
+        eventually(lambda: view.seen == ledger.durable == 2)
 
 
 class _LateLock:
