@@ -55,7 +55,7 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
         "if not tables.out[entry]:\n            self._free(one)\n            self.gone.pop()\n",
     ),
     "an abort of an earlier life is forgotten": (
-        log_admission, "self._aborted = [(self._entry[of], of) for of in aborted]",
+        log_admission, "self._aborted = [(self._entry.get(of), of) for of in aborted]",
         "self._aborted = []",
     ),
     "what a batch has of a lost sequence is stored as pending": (
@@ -69,7 +69,7 @@ _RARE = {
     "a segment is whole before its context is there": 130,
     "an abort of an earlier life is forgotten": 115,
     "what a batch has of a lost sequence is stored as pending": 996,
-    "a sequence goes to another trainer amid its batches": 32,
+    "a sequence goes to another trainer amid its batches": 22,
     "an abort ends a sequence as its end does": 4,
     "the events of a row in a batch are lost": 31,
     "the record has the position of the last record that came": 23,

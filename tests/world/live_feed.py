@@ -410,6 +410,7 @@ class LiveFeed:
         moved, known = dict[int, int](), dict[int, tuple[int, int]]()
         for entry in sorted(log.moved):
             of = int(tables.line[entry])
+            law(tables.keys[entry] is not None, f"{of} has ended, and is stored as pending")
             moved[of] = int(tables.done[entry])
             known[of] = int(tables.index[entry]), int(tables.version[entry])
         places = {s: (a.tolist(), b.tolist()) for s, (a, b) in m.places().items()}

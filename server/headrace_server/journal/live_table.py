@@ -5,14 +5,15 @@
 
 A record has one change or several, in the order in which they apply.  Columns of examples are
 written as they came.  The table leaves examples in the file: it numbers the rows of all records,
-and knows the row of each line and the record of each row.  It reads a row only to copy it into the
-next file.
+and knows the line of each row and the record of each row.  The last row of a line counts, unless
+the line was dropped since.  It reads a row only to copy it into the next file.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -99,9 +100,9 @@ class LiveTable:
     def __init__(self, tokens: int, piece_bytes: int = _PIECE_BYTES) -> None:
         """``piece_bytes``: bytes of states in one record of ``changes``, about."""
         self._piece_bytes = piece_bytes
-        self._row_of: dict[int, int] = {}  # line → number of its row
+        self._lines = array("q")  # by row
+        self._dropped, self._next_rows = array("q"), array("q")  # lines, and the next row then
         self._records: list[_Record] = []
-        self._next_row = 0
         self._chunks: dict[int, bytes] = {}
         self._done: set[int] = set()
         self._meta: dict[str, bytes] = {}
@@ -109,14 +110,12 @@ class LiveTable:
 
     def apply(self, changes: Sequence[Change], place: int, nbytes: int) -> None:
         """Apply changes that are in the file, as a record of ``nbytes``."""
-        first = self._next_row
+        first = len(self._lines)
         for change in changes:
-            if rows := len(change.put):
-                numbers = range(self._next_row, self._next_row + rows)
-                self._next_row += rows
-                self._row_of.update(zip(change.put.lines.tolist(), numbers, strict=True))
-            for line in change.drop:
-                self._row_of.pop(line, None)
+            self._lines.frombytes(change.put.lines.tobytes())
+            if drop := change.drop:
+                self._dropped.extend(drop)
+                self._next_rows.extend([len(self._lines)] * len(drop))
             self._chunks.update(change.chunks)
             for number in change.drop_chunks:
                 self._chunks.pop(number, None)
@@ -125,13 +124,23 @@ class LiveTable:
                 self._done = {number for number in self._done if number >= change.base}
             self._meta.update(change.meta)
             self._tokens.extend(change.tokens)
-        if self._next_row > first:
+        if len(self._lines) > first:
             self._records.append(_Record(first, place, nbytes))
+
+    def _live(self) -> np.ndarray:
+        """Return the rows of live examples, in their order."""
+        rows = len(self._lines)
+        lines = np.concatenate([np.array(self._lines), np.array(self._dropped)])
+        when = np.concatenate([2 * np.arange(rows) + 1, 2 * np.array(self._next_rows)])
+        newest = when.argsort()[::-1]
+        _, first = np.unique(lines[newest], return_index=True)
+        last = newest[first]  # what came last of each line
+        return np.sort(last[last < rows])
 
     def _examples(self, read: Read) -> Iterator[tuple[Examples, np.ndarray]]:
         """Yield the examples of each record with live ones, and the rows of these."""
-        live = np.sort(np.fromiter(self._row_of.values(), np.int64, len(self._row_of)))
-        ends = [*(record.first for record in self._records[1:]), self._next_row]
+        live = self._live()
+        ends = [*(record.first for record in self._records[1:]), len(self._lines)]
         upto = np.searchsorted(live, ends).tolist()
         for record, begin, end in zip(self._records, [0, *upto], upto, strict=False):
             if end > begin:

@@ -117,7 +117,7 @@ class StateTable:
     def grow(self, size: int) -> None:
         """Make room for this many entries."""
         if size > self._size:
-            self._size = size
+            self._size = size = max(size, 2 * self._size)
             for i, table in enumerate(self._tables):
                 grown = self._states[i].blank(size)
                 grown[: len(table)] = table

@@ -105,7 +105,7 @@ class Entries:
         """Add examples with these columns; return their entries."""
         n = len(keys)
         if len(self._free) < n:
-            self._grow(max(2 * self.size, self.live + n))
+            self._grow(max(self.size * 5 // 4, self.live + n))
         numbers = self._free[: -n - 1 : -1]
         del self._free[len(self._free) - n :]
         self._entry_of.update(zip(keys, numbers, strict=True))
