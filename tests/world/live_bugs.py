@@ -68,7 +68,7 @@ _RARE = {
     "a claim is not read up to its steps": 139,
     "a segment is whole before its context is there": 130,
     "an abort of an earlier life is forgotten": 115,
-    "what a batch has of a lost sequence is stored as pending": 996,
+    "what a batch has of a lost sequence is stored as pending": 2457,
     "a sequence goes to another trainer amid its batches": 22,
     "an abort ends a sequence as its end does": 4,
     "the events of a row in a batch are lost": 31,

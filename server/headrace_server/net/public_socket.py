@@ -231,7 +231,7 @@ class PublicSocket:
         self.connections.end_refused(now)
         if self._frees_memory:
             self._frees_memory = False
-            _free_memory()
+            free_memory()
         for event in self.connections.take_lost():
             reason = self._reason(*event)
             self.refusals.add(reason, _TEXTS[reason], now)
@@ -328,8 +328,9 @@ _TEXTS = {
 }
 
 
-def _free_memory() -> None:
-    """Give free memory back to the kernel: the heap keeps that of refused messages, up to all."""
+def free_memory() -> None:
+    """Give free memory back to the kernel: the heap keeps that of refused messages, or of columns
+    that have grown."""
     with contextlib.suppress(AttributeError):  # not every C library has this function
         ctypes.CDLL(None).malloc_trim(0)
 

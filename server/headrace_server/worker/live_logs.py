@@ -49,6 +49,7 @@ from ..logs.log import Log
 from ..logs.log_files import LogFiles
 from ..logs.records import NEVER, Close, Kind
 from ..logs.words import RECALLED, Answer, Denied
+from ..net.public_socket import free_memory
 from ..pipeline.declaration import Plain, Source
 from ..process.config import MOST_FOUND, FeedConfig, RunConfig
 from ..reading.source import Ended, LogParts, Piece
@@ -66,6 +67,8 @@ _VIEWS, _HOLDS, _LOG = "views.json", "holds.json", "log.json"
 _SAVE_S = 1.0
 #: Bytes of a file of a log; in shared memory, where room is scarce.
 _FILE_BYTES = 64 << 20, 8 << 20
+#: Sequences whose columns leave no free memory that counts.
+_FEW = 10_000
 #: Records that are read at once for a feed, most of which may be of sequences that it refuses.
 _MOST_READ = 4096
 #: The first step that a feed needs of a sequence of which it gets no more: one that is not there.
@@ -482,6 +485,7 @@ class LiveLogs:
         self.send: Callable[[int, Answer | Denied], object] = lambda number, message: None
         self.wake: Callable[[str, int], object] = lambda feed, partition: None
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._most = _FEW  # sequences in memory when free memory was given back last
 
     def fileno(self) -> int:
         """Return the file that becomes readable when more items are durable."""
@@ -548,6 +552,10 @@ class LiveLogs:
     def tick(self, now: float) -> None:
         for log in self._logs.values():
             log.tick(now, self._is_there)
+        there = sum(len(log.ledger.sequences.row) for log in self._logs.values())
+        if there > self._most * 9 // 8:  # each column that has grown has left its earlier room
+            self._most = there
+            free_memory()
 
     def close(self) -> None:
         """Write and close all files, as the process ends in order."""
