@@ -642,13 +642,13 @@ class Feed:
             self._hands.in_hand()
         else:
             self._hands.commit(batch, self)
-        self._link.wire.exchange()
+        self._link.send_due()
 
     def _commit_oldest(self, number: int) -> None:
         """Commit the oldest batches of TensorFlow's iteration without waiting for the answer."""
         self._link.check_usable()
         self._hands.oldest(number)
-        self._link.wire.exchange()
+        self._link.send_due()
 
     def _begin_run(self, run: DatasetRun) -> Iterator[Any]:
         """Begin an iteration over a dataset where others stopped; return its batches."""
@@ -662,7 +662,7 @@ class Feed:
         """
         self._link.check_usable()
         hands = self._hands  # a rewind of the feed replaces them
-        if not hands.knows(run):
+        if run not in hands.runs:
             raise StopIteration
         try:
             batch = next(batches)

@@ -153,10 +153,6 @@ class TakenBatches:
     def _iterating(self) -> list[DatasetRun]:
         return [run for run in self.runs if not run.closed]
 
-    def knows(self, run: DatasetRun) -> bool:
-        """Return whether a run takes its batches from here; not after a rewind of the feed."""
-        return any(one is run for one in self.runs)
-
     def fetched(self, run: DatasetRun, token: int) -> None:
         """Note that TensorFlow has fetched a batch in an iteration over a dataset."""
         with self._lock:

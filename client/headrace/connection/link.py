@@ -329,6 +329,12 @@ class Link:
             self.wire.notify()
             return self.member.trainer.commit(token, states)
 
+    def send_due(self) -> None:
+        """Send messages that are due; commits may wait for the next request, or for a moment."""
+        with self.lock:
+            if self.member.trainer.any_due:
+                self.wire.exchange()
+
     def give_back(self, token: int) -> None:
         with self.lock:
             if token in self.member.trainer.hands:
