@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace_server.process.rundir import sweep
+from tests.children import children_of
 from tests.nursery import WarmPopen, environment
 from tests.patience import PATIENCE_S
 
@@ -106,6 +108,14 @@ class Process:
         """kill -9, and reap."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+
+    def kill_all(self) -> None:
+        """kill -9 it and its children, as the loss of a host does."""
+        children = children_of(self.pid)
+        self.kill()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     def __enter__(self) -> Process:
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import signal
 import threading
 from collections import Counter
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 import headrace
-from tests.children import children_of
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -51,20 +49,13 @@ def test_each_prompt_is_stored_and_trained_once_though_every_process_is_killed(t
                 running[name] = Process(rollouts.__file__, *given)
             stack.enter_context(running[name])
 
-        def kill(name: str) -> None:
-            children = children_of(running[name].pid) if name == "serve" else ()
-            running[name].kill()
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
         for name in ("serve", *roles):
             start(name)
         for name in ("0", "learn", "serve", "1", "0", "serve", "learn", "1"):
             watched = name if name in roles else "0"
             for _ in range(7 if watched != "learn" else 1):
                 running[watched].wait_for("stored" if watched == "learn" else "answered")
-            kill(name)
+            running[name].kill_all()
             start(name)
         for name in ("0", "1"):
             running[name].wait()
@@ -140,11 +131,7 @@ def test_ranks_train_packed_and_balanced_answers_once_though_all_processes_are_k
             if life < deaths:
                 for _ in range(2):
                     assert came.acquire(timeout=PATIENCE_S)
-                children = children_of(server.pid)
-                server.kill()
-                for child in children:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(child, signal.SIGKILL)
+                server.kill_all()
                 server, _ = serve(tmp_path, *at, *more)
                 stack.enter_context(server)
         out.close_log()
@@ -190,11 +177,7 @@ def test_samples_that_were_put_are_got_once_though_the_server_is_killed(tmp_path
                 seen += numbers(taken)
                 reader.done(taken)
                 assert len(numbers(reader.get(4))) == 4  # they are not done, and come again
-            children = children_of(server.pid)
-            server.kill()
-            for child in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+            server.kill_all()
             server = stack.enter_context(serve(tmp_path, *at)[0])
             if life == 1:
                 older, writer = writer, buffer.Writer(address, "worker-0")

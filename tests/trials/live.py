@@ -25,7 +25,7 @@ import headrace_server as hs
 from tests.chaos.proxy import Proxy, proxy_of
 from tests.children import children_of, gone
 from tests.integration.processes import HERE, Process, serve
-from tests.integration.test_live import SCHEMA, Trained, live, segments
+from tests.integration.test_live import SCHEMA, Judge, live, segments
 from tests.ports import free_port
 
 from .frame import Report, Setup
@@ -158,7 +158,7 @@ class _Cluster:
 def run(setup: Setup, report: Report) -> None:
     seconds, chance = setup.seconds or max(5.0, _SECONDS * setup.scale), setup.chance("live")
     cluster = _Cluster(setup)
-    trained = {"segmented": Trained(), "ended": Trained()}
+    trained = {"segmented": Judge(), "ended": Judge()}
 
     def train(name: str) -> None:
         address, patience = cluster.proxy.address, _PATIENCE_S
@@ -191,4 +191,4 @@ def run(setup: Setup, report: Report) -> None:
         report.wrong(failure)
     report.count("durable steps", sum(cluster.durable.values()))
     for name, one in trained.items():
-        report.count(f"steps of {name}", sum(map(len, one.steps.values())))
+        report.count(f"steps of {name}", sum(one.next.values()))

@@ -348,21 +348,6 @@ def test_unsynced_records_that_survived_a_loss_of_power_are_never_joined_to_late
     assert Counting(path, durable=True).total == 1 + 3 + 9
 
 
-@pytest.mark.parametrize(
-    ("wrong", "match"),
-    [
-        (b"", "it is empty"),
-        (b"something else " * 1000, "no journal of a headrace server"),
-        (b"HRJOURNL" + bytes(START), "it is of version 0, and this release reads 6"),
-        (b"HRJOURNL" + (6).to_bytes(8, "little") + bytes(START), "its header fails its checksum"),
-    ],
-)
-def test_a_file_that_is_no_journal_is_refused_and_left_alone(wrong, match, files):
-    with pytest.raises(ValueError, match=match):
-        JournalFile.open(files(wrong), True)
-    assert files(wrong).read_bytes() == wrong
-
-
 def test_a_record_that_went_wrong_while_the_file_is_open_is_not_read(tmp_path):
     path = tmp_path / "j"
     file = made(path)

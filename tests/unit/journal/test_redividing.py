@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from headrace_proto.errors import ServerError
 from headrace_server.journal.snapshots import redivide
 
 _PARTITIONS = 7
@@ -43,12 +42,3 @@ def test_every_store_goes_to_the_server_that_owns_it(tmp_path, before, now):
         assert noted.get("share", [0, 1]) == [index, now]
         assert noted["partitions"] == _PARTITIONS and (now > 1) == ("share" in noted)
         assert (into / "functions.json").exists()
-
-
-def test_a_snapshot_without_its_declaration_is_damaged(tmp_path):
-    (part,) = taken(tmp_path, 1)
-    (part / "feed.json").unlink()
-    into = tmp_path / "into"
-    into.mkdir()
-    with pytest.raises(ServerError, match=r"the snapshot lacks .*feed\.json"):
-        redivide([part], (0, 2), into)

@@ -203,15 +203,6 @@ def damage(tmp_path: Path, number: int, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("at", [START + HEAD + 700, START + HEAD + (15 << 10)])
-def test_damage_within_a_log_that_was_synced_is_refused(at: int, pushed, tmp_path: Path):
-    fill(pushed().attach())
-    pushed().log.close()
-    damage(tmp_path, 2, at)
-    with pytest.raises(LogDamaged, match=r"0000000002\.log is damaged: .*Nothing is guessed"):
-        pushed()
-
-
 def test_a_log_that_was_not_synced_goes_on_from_before_the_damage(pushed, tmp_path: Path):
     one = pushed("process").attach()
     fill(one)
@@ -244,41 +235,6 @@ def test_a_feed_that_saw_what_a_loss_of_power_took_is_told(pushed, tmp_path: Pat
     assert one.read[-1].position > seen
     one = pushed("process").attach(seen, {events[0].of: 2})
     assert one.open == {b"a": 5}
-
-
-def test_a_file_that_is_gone_from_the_middle_is_damage(pushed, tmp_path: Path):
-    fill(pushed().attach())
-    pushed().log.close()
-    (tmp_path / "log" / "0000000002.log").unlink()
-    with pytest.raises(LogDamaged, match=r"records .* are missing before file 3"):
-        pushed()
-
-
-def test_files_of_another_log_or_under_another_name_are_refused(pushed, tmp_path: Path):
-    fill(pushed().attach())
-    pushed().log.close()
-    directory = tmp_path / "log"
-    (directory / "notes.txt").write_text("no file of a log")
-    os.rename(directory / "0000000001.log", directory / "0000000009.log")
-    with pytest.raises(LogDamaged, match=r"it is the journal of log/0, file 1, under the name of"):
-        pushed()
-    (directory / "0000000009.log").write_bytes(b"something else" * 1000)
-    with pytest.raises(LogDamaged, match="it is no journal of a headrace server"):
-        pushed()
-
-
-def test_no_link_is_followed(pushed, tmp_path: Path):
-    fill(pushed().attach())
-    pushed().log.close()
-    directory, aside = tmp_path / "log", tmp_path / "aside"
-    os.rename(directory / "0000000002.log", tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", directory / "0000000002.log")
-    with pytest.raises(LogDamaged, match=r"0000000002\.log is damaged: Too many levels of symb"):
-        pushed()
-    os.rename(directory, aside)
-    os.symlink(aside, directory)
-    with pytest.raises(OSError, match="log"):
-        pushed()
 
 
 def test_damage_to_an_old_file_is_found_when_it_is_read(pushed, tmp_path: Path):
