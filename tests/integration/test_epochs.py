@@ -20,7 +20,9 @@ from headrace_proto.schema import Field
 from headrace_server.cli import main
 from headrace_server.cli.pipelines import load
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
+from .processes import serve
 from .serving import connect, in_segments, serving
 
 EXAMPLES = [{"x": i} for i in range(11)]
@@ -176,6 +178,23 @@ def test_a_source_of_the_users_may_know_how_long_its_sequences_are(fails):
             with pytest.raises(TypeError, match=r"no length: to count .* raised OSError: no index"):
                 len(feed)
             assert sum(1 for _ in feed), "the feed goes on"
+
+
+def test_the_length_is_asked_again_of_a_server_that_comes_back_with_fewer_workers(tmp_path):
+    text = "hs.from_examples([{'x': i} for i in range(40)]).batch(4)"
+    (tmp_path / "feeds.py").write_text(f"import headrace_server as hs\nfeed = {text}\n")
+    options = ["--partitions", "2", "--bind", f"tcp://127.0.0.1:{free_port()}", "--workers"]
+    first, address = serve(tmp_path, "feeds.py:feed", *options, "2")
+    with (
+        first,
+        headrace.connect(address, timeout=PATIENCE_S) as feed,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first.kill()
+        length = pool.submit(len, feed)
+        again, _ = serve(tmp_path, "feeds.py:feed", *options, "1")
+        with again:
+            assert length.result(PATIENCE_S) == 10
 
 
 def loops_of(server: hs.Server, name: str, world: int, rank: int) -> list[tuple[int, int]]:
