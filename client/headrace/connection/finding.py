@@ -215,10 +215,9 @@ class Finding:
                         server.try_next()
                 if unanswered or len(new) < len(away):
                     self._wire.closed.wait(deadline.left_s)
-        except zmq.ContextTerminated:  # this trainer leaves
-            pass
         except Exception as error:
-            self._wire.fail(error)
+            if not self._wire.closing:  # else this trainer leaves, and ZeroMQ's context has ended
+                self._wire.fail(error)
         finally:
             for lookup in lookups.values():
                 lookup.handshakes.close()

@@ -18,6 +18,7 @@ import headrace
 from headrace.connection import exchanging
 from headrace.connection.exchanging import Wire
 from headrace.connection.link import Link, opened
+from headrace.connection.places import Server
 from headrace.connection.session import NEWCOMER, Member, Session
 from headrace.machine.requests import flush_states
 from headrace_proto.clock import AwakeClock
@@ -47,6 +48,24 @@ def test_a_trainer_joins_again_where_the_feed_is_taken_back_meanwhile(peer: Peer
         peer.say(welcome_to(hello))
         joining.result().close()
     assert (hello.resume, hello.restart) == ("S", True)
+
+
+def test_a_trainer_that_leaves_while_it_looks_for_a_server_has_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """ZeroMQ's context ends before the socket is made at which it would ask."""
+    link = Link("tcp://127.0.0.1:1", Member(), PATIENCE_S)
+    server = Server("tcp://127.0.0.1:1")
+
+    def leaves(*_: object) -> None:
+        link.close()
+        link.wire._thread.join()
+        link.wire.context.socket(zmq.DEALER)
+
+    monkeypatch.setattr("headrace.connection.finding.Lookup", leaves)
+    monkeypatch.setattr(link._finding, "_away_servers", lambda: [server])
+    link._finding._search()
+    assert link.wire.failure is None and not caplog.records
 
 
 def heard(link: Link, what: Callable[[Session], object]) -> None:
