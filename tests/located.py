@@ -1,4 +1,4 @@
-"""Where the workers of a server are, as its locator tells a trainer."""
+"""Where the workers of a server are, and a trainer that does not find their memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from headrace_proto import limits
 from headrace_proto.credentials import Keys
 from headrace_proto.messages import Hello
 from tests.patience import eventually
+
+
+def unseen(directory: str, session_file: str) -> None:
+    """Stand for ``Attachment`` where a trainer finds no memory of servers, as on another host."""
+    raise FileNotFoundError(session_file)
 
 
 def workers_at(address: str, keys: Keys | None = None, feed: str = "") -> tuple[str, ...]:

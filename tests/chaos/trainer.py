@@ -30,6 +30,7 @@ from headrace.connection.link import Link
 from headrace.connection.session import Session
 from headrace.machine.requests import Request
 from headrace_proto.messages import Give, Step, Welcome
+from tests.located import unseen
 
 from .feeds import Mode, cells_of, mode_of
 from .ledger import Ledger, chained
@@ -109,10 +110,6 @@ def stutter(chance: random.Random) -> None:
 
 def hide_memory() -> None:
     """Do not find the server's memory, as on another host: batches come by TCP."""
-
-    def unseen(directory: str, session_file: str) -> None:
-        raise FileNotFoundError(session_file)
-
     connection.Attachment = unseen  # type: ignore[assignment,misc]
 
 

@@ -24,6 +24,7 @@ from tests.combinations.laws import Case, resumed
 from tests.combinations.runs import Draw, Place, Run
 from tests.combinations.training import WAIT_S, Watch
 from tests.integration.processes import Process, serve
+from tests.located import unseen
 from tests.patience import eventually
 from tests.ports import free_port
 
@@ -117,10 +118,6 @@ def _trained(
 @contextmanager
 def _seen(remote: bool) -> Iterator[None]:
     """Hide the servers' memory from trainers of this process, as on another host."""
-
-    def unseen(directory: str, session_file: str) -> None:
-        raise FileNotFoundError(session_file)
-
     with ExitStack() as stack:
         if remote:
             stack.enter_context(mock.patch("headrace.connection.connection.Attachment", unseen))

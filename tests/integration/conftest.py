@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.located import unseen
+
 
 @pytest.fixture
 def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers of this process do not find the server's memory, as on another host."""
-
-    def unseen(directory: str, session_file: str) -> None:
-        raise FileNotFoundError(session_file)
-
     monkeypatch.setattr("headrace.connection.connection.Attachment", unseen)
 
 

@@ -25,20 +25,12 @@ import numpy as np
 import headrace
 from headrace.connection import connection
 from tests.integration.segment_streams import advanced, cells_of, plain
+from tests.located import unseen
 from tests.waiting import waits_end_after
 
 
 def tell(event: str, **values: object) -> None:
     print(json.dumps({"event": event, **values}), flush=True)
-
-
-def hide_memory() -> None:
-    """Do not find the server's memory, as on another host."""
-
-    def unseen(directory: str, session_file: str) -> None:
-        raise FileNotFoundError(session_file)
-
-    connection.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def hold(feed: headrace.Feed, until: str | None) -> None:
@@ -106,7 +98,7 @@ def main() -> None:
     parser.add_argument("--resume", type=json.loads)
     options = parser.parse_args()
     if options.far:
-        hide_memory()
+        connection.Attachment = unseen  # type: ignore[assignment,misc]
     with (
         headrace.connect(
             options.address,

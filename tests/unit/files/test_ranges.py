@@ -154,30 +154,6 @@ def test_faults_are_overcome_and_told(store, caplog):
     )
 
 
-def test_a_store_that_stays_away_is_an_error_that_names_file_range_and_attempts(store):
-    source = RangedFiles(files(store, "a"))
-    taken(source, [0], [1])
-    store.faults = 1.0
-    with pytest.raises(
-        FilesMissing, match=rf"/a can not be read \(bytes {BLOCK} … {2 * BLOCK - 1}\) in 6 attempts"
-    ):
-        taken(source, [BLOCK], [1])
-    store.faults = 0.0
-    assert taken(source, [BLOCK], [1]) == [CONTENT[BLOCK : BLOCK + 1]]
-
-
-def test_a_file_that_changed_or_went_is_refused(store, monkeypatch):
-    source = RangedFiles(files(store, "a", "b"))
-    taken(source, [0], [1])
-    (store.directory / "a").write_bytes(CONTENT[::-1])
-    (store.directory / "b").unlink()
-    with pytest.raises(FilesMissing, match="/b went away"):
-        taken(source, source.bases[1:], [1])
-    monkeypatch.setattr(ranges, "_TRUSTED_S", 0.0)
-    with pytest.raises(FilesMissing, match="/a was replaced"):
-        taken(source, [20 * BLOCK], [1])
-
-
 @pytest.mark.parametrize("fault", ["503", "429", "500", "408", "reset", "cut", "short", "stall"])
 def test_a_fault_that_passes_is_overcome_and_no_other_bytes_come(store, monkeypatch, fault):
     monkeypatch.setattr(ranges, "_PATIENCE_S", 1.0)
@@ -247,16 +223,6 @@ def test_credentials_that_were_renewed_are_read_again(store, tmp_path_factory, m
     store.token = ""
     (settings / "http.json").unlink()
     extras.forget(store.url)
-
-
-def test_bytes_of_a_file_that_was_replaced_are_never_taken(store):
-    """It has the same size, and was looked at a moment ago."""
-    (file,) = files(store, "a")
-    source = RangedFiles([file])
-    assert taken(source, [0], [1]) == [CONTENT[:1]]
-    (store.directory / "a").write_bytes(CONTENT[::-1])
-    with pytest.raises(FilesMissing, match="/a was replaced while the feed runs"):
-        taken(source, [20 * BLOCK], [1])
 
 
 # ── S3 ───────────────────────────────────────────────────────────────────────────────────────────
