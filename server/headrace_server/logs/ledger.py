@@ -587,7 +587,7 @@ class Ledger:
         view.lost += view.pending
         view.pending.clear()
         s = self.sequences
-        for row in list(s.row.numbers):
+        for row in s.row.numbers:
             if s.steps[row] < view.floors[row] < _DONE:
                 view.lost.append(s.id[row])
                 view.floors[row] = _DONE
