@@ -530,8 +530,9 @@ class Ledger:
         s = self.sequences
         begun = np.asarray(s.id) <= seen
         view.floors.frombytes(np.where(begun, _DONE, _UNREAD).tobytes())
-        for of in [of for of in view.pending if of in s.row]:
-            view.floors[s.row.get(of)] = view.pending.pop(of)
+        for of, row in [(of, s.row.get(of)) for of in view.pending]:
+            if row >= 0:
+                view.floors[row] = view.pending.pop(of)
         if self._complete:
             self._miss(view)
 
@@ -751,8 +752,8 @@ class Ledger:
             columns = s.joined([part for _, part in self._parts])
             self._parts.clear()
         for of in np.frombuffer(columns[1], np.int64).tolist():
-            if of in s.row:
-                s.drop(s.row.get(of))
+            if (row := s.row.get(of)) >= 0:
+                s.drop(row)
         s.enter(keys, columns)
 
     # Room

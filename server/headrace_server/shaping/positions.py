@@ -53,9 +53,10 @@ class Positions:
             self._numbers.insert(at, number)
 
     def __delitem__(self, position: int) -> None:
-        if position not in self:
+        at = bisect_left(self._positions, position)
+        if at == len(self._positions) or self._positions[at] != position or self._numbers[at] < 0:
             raise KeyError(position)
-        self._numbers[bisect_left(self._positions, position)] = -1
+        self._numbers[at] = -1
         self._gone += 1
         if 2 * self._gone > len(self._positions):
             there = np.array(self._numbers) >= 0
