@@ -185,7 +185,7 @@ class Log:
         s = self.ledger.sequences
         for at in s.chain(s.row.get(of)):
             if s.upto[at]:
-                yield self._files.read(s.file[at], s.place[at], s.nbytes[at])
+                yield self.data(at)
 
     def data(self, extent: int) -> memoryview:
         """Return the columns of the steps of an extent, by its row."""
@@ -195,11 +195,8 @@ class Log:
     def context(self, of: int) -> memoryview:
         """Return the context of a sequence, empty where it has none."""
         s = self.ledger.sequences
-        for at in s.chain(s.row.get(of)):
-            if not s.upto[at]:
-                return self._files.read(s.file[at], s.place[at], s.nbytes[at])
-            break
-        return memoryview(b"")
+        at = next(s.chain(s.row.get(of)), -1)
+        return memoryview(b"") if at < 0 or s.upto[at] else self.data(at)
 
     def close(self) -> None:
         self.flush()
