@@ -947,7 +947,7 @@ class Desk:
             others = heap or asking or cell.ordered or cell.remakes or self._busy
             if not (others or self._todo or self._held_up or self._shut):
                 made = self.port.make(cell.number, slot, epoch, alike)
-                if made and made[0].slot == slot:
+                if made and made[0].slot == slot and made[0].turn[0] <= epoch:
                     for batch in made[1:]:
                         self._push(cell, batch)
                     cell.over.pop(slot, None)

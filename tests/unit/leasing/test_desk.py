@@ -541,6 +541,15 @@ def test_a_batch_that_comes_back_while_its_partition_makes_others_is_given_befor
     assert again.batch.turn == first.batch.turn
 
 
+def test_a_request_gets_no_batch_of_a_later_epoch_that_is_made_at_once():
+    """It was left unwritten for want of memory, and is the next one that is written."""
+    at = At(plain(), A)
+    at.desk.port.make = lambda partition, slot, epoch, most: [Batch(0, 9, slot, (epoch + 1, 0), 2)]
+    (answer,) = at.ask(A)
+    assert isinstance(answer, Over) and answer.epoch == 0
+    assert at.desk.standing()["ready"] > 0
+
+
 def test_a_partition_that_ends_for_one_trainer_of_lanes_ends_for_those_that_it_let_wait():
     at = At(lanes(), A, B)
     answers = [Outlook.IDLE, Outlook.ENDED, Outlook.ENDED]
