@@ -205,7 +205,7 @@ def _with_capacity(chance: random.Random, feed: Feed, run: Run) -> Feed:
         most = max(run.members, run.after, 1) * (1 if feed.lanes or run.world else 1 + ahead)
         capacity = chance.choice((None, 100, most * given["batch_size"] + chance.randint(0, 3)))
         if "lane" in given and (capacity is None or not feed.small):
-            capacity = 100  # with fewer places a lane may lack examples
+            capacity = 1000  # with fewer places a lane may lack examples
         given = {**given, "capacity": capacity}
         ranks = min(run.world, run.world if run.after < 0 else run.after)
         if "lane" in given and ranks > 1:
