@@ -132,8 +132,9 @@ class Owner:
         """Open the feeds, and serve them until an order to stop."""
         switchboard, partitions, poller = self._switchboard, self._partitions, self._poller
         socket, channels = self._socket, self._channels
-        stores, logs = partitions.stores.fileno(), partitions.logs
-        for fileno in (*self._numbers, *self._public, stores, logs.fileno()):
+        logs = partitions.logs
+        stores, durable = partitions.stores.fileno(), logs.fileno()
+        for fileno in (*self._numbers, *self._public, stores, durable):
             if fileno >= 0:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
@@ -153,7 +154,7 @@ class Owner:
                 if stores in ready:
                     partitions.stores.call_stored()
                 self._receive(ready)
-                if logs.fileno() in ready:
+                if durable in ready:
                     logs.clear_wake()
                 logs.flush()  # before ``next_work``: a feed that waits for these items has work now
                 if (now := time.monotonic()) >= look_at:
