@@ -87,8 +87,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "the table has open sequences alone": (
         ledger,
-        "s.row.get(of)) >= 0:",
-        "s.row.get(of)) >= 0 and not s.state[row]:",
+        "s.row.get(of)) >= 0:\n                rows",
+        "s.row.get(of)) >= 0 and not s.state[row]:\n                rows",
     ),
     "a table begins amid a group": (
         ledger,
