@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 
 Key = tuple[int, bytes]  # epoch and key
-#: Of a sequence of a log, which has its key.
+#: Stands for the key of a sequence whose log has the key.
 NO_KEY: Key = 0, b""
 #: Rows of the numbers of Examples.
 LINE, INDEX, CHUNK, ROW, AT, END, VERSION = range(7)

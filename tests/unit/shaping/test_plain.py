@@ -90,7 +90,7 @@ def test_a_rank_that_commits_an_earlier_round_last_goes_on_after_the_later_one()
 
 
 def test_a_rank_keeps_the_batch_of_a_rare_bucket_whose_round_comes_late():
-    """Of a life that has not made it again: batch 0 waits for another one of its bucket."""
+    """Batch 0 waits for another batch of its bucket, and the new life has not made it again."""
     partition = PlainPartition(0, rows=12, size=2)
     partition.deal(1, 2)
     assert partition.machine.reclaim(Batch(0, 0, 1, (0, 3), 2))

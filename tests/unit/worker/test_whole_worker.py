@@ -242,7 +242,7 @@ def push(worker, kinds):
 
 
 def test_a_worker_makes_a_batch_of_new_steps_before_it_rests(directory):
-    """What is stored at once wakes nobody: the worker would rest until something else comes."""
+    """No event tells the worker of steps that it has stored at once: it looks before it rests."""
     worker = Worker(directory, live())
     feed, partitions = worker.owner._switchboard.feeds[FEED], worker.owner._partitions
     rest, wanted = partitions.rest, list[bool]()
