@@ -258,7 +258,8 @@ class Feed:
         self.required = not (
             self.world.config.optional and name == f"feed {self.world.config.feeds - 1}"
         )
-        self.passing = -1  # up to where retention takes records, and that is not stored
+        self.passing = -1  # up to where retention takes records, and that is not stored …
+        self.passed: Commit | None = None  # … before this is
         self.view = f"{name}/{self.world.counts['resumed']}"
         since = self.world.since.get(name, -1)
         owner.log.ledger.attach(self.view, self.seen, self.floors(self.at), since, self.required)
@@ -327,6 +328,7 @@ class Feed:
         self.passing = upto
         self.world.counts["passed"] += 1
         self.note()
+        self.passed = self.unstored[-1]
 
     @property
     def ready(self) -> list[int]:
@@ -384,7 +386,7 @@ class Feed:
             self.stored.apply(one)
             ledger = self.owner.log.ledger
             ledger.release(self.view, one.seen, self.floors(one.moved), one.gone)
-            if 0 <= self.passing <= one.seen:
+            if one is self.passed:  # an earlier one may have seen as much, and keep more
                 ledger.pass_by(self.view, self.passing)
                 self.passing = -1
 
