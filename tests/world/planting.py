@@ -15,17 +15,19 @@ from unittest import mock
 
 @dataclass(frozen=True)
 class Planting:
-    """Bugs by name, each with its module, text in it, and the text in its place."""
+    """Bugs by name, each with its module, text in it, the text in its place, and what ``check``
+    needs for it.
+    """
 
-    bugs: Mapping[str, tuple[ModuleType, str, str]]
+    bugs: Mapping[str, tuple[Any, ...]]
     used: Mapping[ModuleType, str]  # the class of a module that is changed
-    check: Callable[[int], Any]  # runs the world of a seed
+    check: Callable[..., Any]  # runs the world of a seed
     most: int  # worlds in which a bug is looked for
     rare: Mapping[str, int]  # where to begin, for bugs that few worlds find
 
     @contextlib.contextmanager
     def planted(self, name: str) -> Iterator[None]:
-        module, old, new = self.bugs[name]
+        module, old, new, *_ = self.bugs[name]
         text = inspect.getsource(module)
         assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {module.__name__}"
         found = types.ModuleType(module.__name__)
@@ -36,17 +38,19 @@ class Planting:
         name = self.used[module]
         with contextlib.ExitStack() as stack:
             for one in [*sys.modules.values()]:
-                if vars(one).get(name) is vars(module)[name] and one is not module:
-                    stack.enter_context(mock.patch.object(one, name, vars(found)[name]))
+                for of, value in [*vars(one).items()] if one is not module else ():
+                    if value is vars(module)[name]:
+                        stack.enter_context(mock.patch.object(one, of, vars(found)[name]))
             yield
 
     def find(self, name: str, most: int | None = None) -> tuple[int, str]:
         """Plant a bug; return the seed of the world that finds it, and what it says ("": none)."""
         first = self.rare.get(name, 0)
+        _, _, _, *needs = self.bugs[name]
         with self.planted(name):
             for seed in range(first, first + (most or self.most)):
                 try:
-                    self.check(seed)
+                    self.check(seed, *needs)
                 except Exception as error:
                     return seed, f"{type(error).__name__}: {error}"[:90]
         return -1, ""
