@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: The version of the protocol.
-PROTOCOL = 10
+PROTOCOL = 11
 
 #: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
 MAX_HEADER_BYTES = 64 * 1024

@@ -321,14 +321,6 @@ class Unknown:
     session: Count
 
 
-@message(FROM_SERVER, 8)
-class Retired:
-    """These segments are empty for good and can be unmapped."""
-
-    session: Count
-    segments: Annotated[tuple[str, ...], list_of(check_text)]
-
-
 @message(FROM_SERVER, 9)
 class Answered:
     """The answer to a request: its result, or an error's code and text.

@@ -136,7 +136,7 @@ def test_a_batch_of_as_many_segments_as_can_be_declared_fits_one_message(columns
     described = [[2**40, 2**40, [2**20] * rank] for rank in ranks] + [[2**40, 8, [2**20]]] * 16
     place = bytes(8 + most * SEGMENT_PLACE.itemsize)
     given = Given(1, 2, 3, 4, 5, 6, 7, most, 2**40, columns=described, place=place)
-    given = given._replace(segment="slab-1000-1000-1000")
+    given = given._replace(segment="slab-1000-1000000")
     message = Give(1, (given,), tuple(range(64)))
     header = FROM_SERVER.encode(message)
     assert FROM_SERVER.decode(header).items[0].place == place

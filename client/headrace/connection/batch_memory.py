@@ -41,7 +41,7 @@ from ..machine.trainer import Held
 #: A slab is mapped as long as it may grow, and a page takes memory of its own only if the trainer
 #: writes it: so none is reserved (MAP_NORESERVE, which not all versions of the module mmap name).
 _UNSHARED = mmap.MAP_PRIVATE | 0x4000
-_SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
+_SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+")
 #: Bits of the last byte of a page's entry: it is in memory, is swapped out, belongs to a file.
 _PRESENT, _SWAPPED, _IN_FILE = 0x80, 0x40, 0x20
 _ENTRY, _PAGE = 8, mmap.PAGESIZE
@@ -179,10 +179,6 @@ class Attachment:
         """Map a segment of a batch that comes: its owner may be gone when the batch is used."""
         with contextlib.suppress(FileNotFoundError):
             self._map(segment)
-
-    def forget(self, segment: str) -> None:
-        """Forget a segment that the server retired; it is unmapped when its last reader is gone."""
-        self.segments.pop(segment, None)
 
     def _map(self, segment: str) -> tuple[mmap.mmap, int, np.ndarray]:
         """Map a segment; return its address, and its bytes, which keep it mapped."""

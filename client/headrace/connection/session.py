@@ -45,7 +45,6 @@ from headrace_proto.messages import (
     Pulse,
     Refused,
     Renew,
-    Retired,
     Save,
     ServedShare,
     Step,
@@ -390,11 +389,6 @@ class Session:
     def _on_let_go(self, message: LetGo, frames: object) -> None:
         self.member.trainer.let_go()
 
-    def _on_retired(self, message: Retired, frames: object) -> None:
-        if self.memory is not None:
-            for segment in message.segments:
-                self.memory.forget(segment)
-
     def _on_over(self, over: Over, frames: object) -> None:
         trainer = self.member.trainer
         if max(over.partition, *over.also, 0) >= trainer.partitions:
@@ -578,6 +572,5 @@ _HANDLERS: dict[type, Callable[[Session, Any, list[Any]], object]] = {
     Over: Session._on_over,
     LetGo: Session._on_let_go,
     Ended: Session._on_ended,
-    Retired: Session._on_retired,
     Unknown: lambda session, message, frames: session.greet(),
 }

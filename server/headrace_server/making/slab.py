@@ -1,7 +1,10 @@
 """A worker's slab: shared memory in which batches are assembled.
 
-    slab-W-L-0    a file as long as the slab may be, of which the first pages are taken
-    slab-W-L-n    one block beyond that, and gone once it is free
+    slab-W-L    [ blocks of any batches | those that are needed first ]
+                0                  slab_bytes                 eight times that
+
+A trainer may need a batch before it can free those that fill the slab, since they come after it.
+Such a batch may lie beyond ``slab_bytes``, where pages are taken for it alone.
 
 The arena decides where a block lies; the slab takes the pages of the file, some MiB at once, before
 anything is written to them: so a full /dev/shm is an error, and not a SIGBUS later.  Where there is
@@ -20,7 +23,6 @@ import mmap
 import os
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -35,23 +37,14 @@ from .arena import PAGE, Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 
+#: Length of a slab's file, in ``slab_bytes``.
+_LENGTH = 8
 #: Bytes that a slab takes from the system at once.
 _STEP = 16 * 1024**2
 #: Fraction of the slab in use above which it lends no block, since it would soon take it back …
 _LENDING_ENDS = 0.5
 #: … and above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
-
-
-@lru_cache(maxsize=1024)
-def segment_name(worker: int, life: int, number: int) -> str:
-    return f"slab-{worker}-{life}-{number}"
-
-
-def map_segment(path: Path) -> np.ndarray:
-    """Return an existing segment, read-only, as uint8."""
-    with opened(path) as fd:
-        return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
 
 
 def least_bytes(schema: Mapping[str, Field]) -> int:
@@ -64,23 +57,22 @@ def least_bytes(schema: Mapping[str, Field]) -> int:
 
 
 class Slab:
-    """The segments of one life of a worker, in a directory."""
+    """The slab of one life of a worker, in a directory."""
 
     def __init__(
         self, directory: Path, worker: int, life: int, slab_bytes: int, step_bytes: int = _STEP
     ) -> None:
         """``step_bytes``: by how much it grows at least, within ``slab_bytes``."""
-        self._directory = directory
-        self._worker = worker
-        self._life = life
-        #: Maximum bytes of all blocks together, and so of one.
+        name = f"slab-{worker}-{life}"
+        self.name = name.encode()  # as messages have it
+        self._path = directory / name
+        #: Maximum bytes of a block, and of all together but those that are needed first.
         self.budget_bytes = slab_bytes // PAGE * PAGE
         self._step_bytes = _whole_pages(step_bytes)
         self._arena = Arena()
         self._lock = threading.Lock()  # of the arena
-        self._memory: dict[int, np.ndarray] = {}  # by segment
-        self._last_segment = 0
-        self._beyond_bytes = 0  # of blocks beyond the slab
+        self._file: mmap.mmap | None = None
+        self._memory: np.ndarray | None = None  # that of the file
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         #: By id, the last one freed at the end: blocks that are free, though the arena does not
@@ -90,31 +82,28 @@ class Slab:
         self._largest = 0  # bytes of the largest block so far
         self._short = False  # whether the file system had no room for more
         self._logged_full = self._logged_beyond = False
-        self.removed: list[str] = []  # names of segments that others may unmap
-        #: Returns the name of a segment, as messages have it.
-        self.name_in_messages = lru_cache(1024)(self._encoded_name)
 
     @property
     def crowded(self) -> bool:
         """Whether trainers must copy batches, since there could be no room for the next one."""
         if self._short or self.used_bytes > _CROWDED * self.budget_bytes:
             return True
-        rest = self.budget_bytes - self._arena.size
-        if rest >= self._largest:
+        largest, budget, lacks = self._largest, self.budget_bytes, self._arena.lacks
+        if budget - self._arena.size >= largest:
             return False
         with self._lock:
-            if self._arena.lacks(self._largest) <= rest:
+            if lacks(largest, budget) is not None:
                 return False
             self._free_spare()
-            return self._arena.lacks(self._largest) > rest
+            return lacks(largest, budget) is None
 
     def allocate(self, nbytes: int, beyond: bool = False) -> Block | None:
         """Return a block, or None if there is no room until others are freed.
 
-        ``beyond``: no other is freed before this one is there, so it may exceed the budget.
+        ``beyond``: no other is freed before this one is there, so it may lie beyond the budget.
 
-        LimitExceeded if it can never fit, or if the machine has no more shared memory and no
-        block is in use that could be freed.
+        LimitExceeded if it can never fit, if others that are needed first fill the room for such,
+        or if the machine has no more shared memory and no block is in use that could be freed.
         """
         with self._lock:
             if (spare := self._fitting_spare(nbytes)) is not None:
@@ -127,35 +116,56 @@ class Slab:
                 f"raise slab_bytes to {size} or more, or make batches smaller"
             )
         self._largest = max(self._largest, size)
-        block = self._allocated(size)
+        block = self._allocated(size, self.budget_bytes)
         if block is None and self._lent:
             for lent in list(self._lent.values()):
                 self.give_back(lent)
-            block = self._allocated(size)
-        return self._block_beyond(size) if block is None and beyond else block
+            block = self._allocated(size, self.budget_bytes)
+        return self._allocated_beyond(size) if block is None and beyond else block
 
-    def _allocated(self, size: int) -> Block | None:
+    def _allocated(self, size: int, limit: int) -> Block | None:
         with self._lock:
             self._free_spare()
-            lacking, rest = self._arena.lacks(size), self.budget_bytes - self._arena.size
-            if lacking <= rest and self._grows(lacking, min(max(lacking, self._step_bytes), rest)):
-                if (block := self._arena.allocate(size)) is not None:
-                    self.used_bytes += size
-                return block
-        return None
+            lacking, rest = self._arena.lacks(size, limit), self.budget_bytes - self._arena.size
+            if lacking is None:
+                return None
+            if not self._grows(lacking, max(lacking, min(self._step_bytes, rest))):
+                return None
+            if (block := self._arena.allocate(size, limit)) is not None:
+                self.used_bytes += size
+            return block
+
+    def _allocated_beyond(self, size: int) -> Block | None:
+        """Return a block that may lie beyond the budget; None where the system has no room."""
+        in_use, enough = self._arena.used_bytes, self._arena.used_bytes + size
+        block = self._allocated(size, _LENGTH * self.budget_bytes)
+        if block is None and not self._short:
+            raise LimitExceeded(
+                f"a slab of {self.budget_bytes} bytes is too small for so many trainers: they hold "
+                f"{in_use} bytes, and one needs a batch of {size} bytes before it can free "
+                f"another; set slab_bytes to {enough} or more, or make batches smaller"
+            )
+        if block is not None and not self._logged_beyond:
+            self._logged_beyond = True
+            logger.warning(
+                "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
+                "need it before they can free another; set slab_bytes to %d or more",
+                size, self.budget_bytes, enough,
+            )  # fmt: skip
+        return block
 
     def _grows(self, lacking: int, step: int) -> bool:
         """Take ``step`` more bytes from the system if some are lacking; return whether it did."""
         if not lacking:
             return True
         try:
-            if not self._memory:
-                self._create(0, self.budget_bytes)
-            self._take(0, self._arena.size, step)
+            if self._memory is None:
+                self._create(_LENGTH * self.budget_bytes)
+            self._take(self._arena.size, step)
             self._short = False
         except OSError as error:
             if not self._arena.size:
-                self._remove(0)
+                self._remove()
             if error.errno not in FULL:
                 raise
             if lacking < step:
@@ -168,8 +178,8 @@ class Slab:
 
     def _complain(self, lacking: int) -> None:
         """Log that the system has no room; raise LimitExceeded where no block could be freed."""
-        remedy = f"no room for {lacking} more bytes in {self._directory}: " + room(
-            self._directory,
+        remedy = f"no room for {lacking} more bytes in {self._path.parent}: " + room(
+            self._path.parent,
             "make it larger (in a container: --shm-size), or set slab_bytes lower",
         )
         if not self._arena.used_bytes:
@@ -177,30 +187,6 @@ class Slab:
         if not self._logged_full:
             self._logged_full = True
             logger.warning("%s. Until then work waits for blocks that are freed", remedy)
-
-    def _block_beyond(self, size: int) -> Block | None:
-        """Return a block that has a segment of its own; None where the system has no room."""
-        number = self._last_segment + 1
-        try:
-            self._create(number, size)
-            self._take(number, 0, size)
-        except OSError as error:
-            self._remove(number)
-            if error.errno not in FULL:
-                raise
-            return None
-        self._last_segment = number
-        self._beyond_bytes += size
-        with self._lock:
-            self.used_bytes += size
-        if not self._logged_beyond:
-            self._logged_beyond = True
-            logger.warning(
-                "a batch of %d bytes is written beyond the slab of %d bytes, since trainers "
-                "need it before they can free another; set slab_bytes to %d or more",
-                size, self.budget_bytes, self._arena.used_bytes + self._beyond_bytes,
-            )  # fmt: skip
-        return Block(number, 0, size)
 
     def lend(self, nbytes: int) -> Block | None:
         """Return a block that the slab takes back if it needs the room; None if little is free."""
@@ -210,7 +196,7 @@ class Slab:
             block = self._fitting_spare(nbytes)
             if block is None:
                 self._free_spare()
-                block = self._arena.allocate(_whole_pages(nbytes))
+                block = self._arena.allocate(_whole_pages(nbytes), self.budget_bytes)
         if block is not None:
             self._lent[id(block)] = block
             self._lent_bytes += block.nbytes
@@ -236,7 +222,8 @@ class Slab:
 
     def memory(self, block: Block) -> np.ndarray:
         """Return the memory of a block, writable."""
-        return self._memory[block.segment][block.offset : block.offset + block.nbytes]
+        assert self._memory is not None  # once there is a block
+        return self._memory[block.offset : block.offset + block.nbytes]
 
     def free(self, block: Block) -> None:
         with self._lock:
@@ -249,45 +236,38 @@ class Slab:
         """Return the block that was freed last, if it has the pages for so many bytes."""
         if self._spare:
             number, spare = self._spare.popitem()
-            if spare.nbytes - PAGE < nbytes <= spare.nbytes:
+            nearly = spare.nbytes - PAGE < nbytes <= spare.nbytes
+            if nearly and spare.offset + nbytes <= self.budget_bytes:
                 return spare
             self._spare[number] = spare
         return None
 
     def _free_spare(self) -> None:
-        """Have the arena know which blocks are free, and remove those beyond it."""
+        """Have the arena know which blocks are free, and give up pages beyond the budget."""
         while self._spare:
-            block = self._spare.popitem()[1]
-            if block.segment:
-                self._beyond_bytes -= block.nbytes
-                self._remove(block.segment)
-                self.removed.append(segment_name(self._worker, self._life, block.segment))
-            else:
-                self._arena.free(block)
+            self._arena.free(self._spare.popitem()[1])
+        if self._file is not None and (gone := self._arena.shrink(self.budget_bytes)):
+            with contextlib.suppress(OSError):  # where the file system can not, they stay
+                self._file.madvise(mmap.MADV_REMOVE, self._arena.size, gone)
 
-    # Files
+    # The file
 
-    def _encoded_name(self, number: int) -> bytes:
-        return segment_name(self._worker, self._life, number).encode()
-
-    def _path(self, number: int) -> Path:
-        return self._directory / segment_name(self._worker, self._life, number)
-
-    def _create(self, number: int, size: int) -> None:
-        """Make and map the file of a segment, which has no pages yet."""
-        with opened(self._path(number), os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
+    def _create(self, size: int) -> None:
+        """Make and map the file, which has no pages yet."""
+        with opened(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
             os.ftruncate(fd, size)
-            self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
+            self._file = mmap.mmap(fd, size)
+        self._memory = np.frombuffer(self._file, np.uint8)
 
-    def _take(self, number: int, offset: int, nbytes: int) -> None:
+    def _take(self, offset: int, nbytes: int) -> None:
         """Have the system give the file these pages."""
-        with opened(self._path(number), os.O_RDWR) as fd:
+        with opened(self._path, os.O_RDWR) as fd:
             os.posix_fallocate(fd, offset, nbytes)
 
-    def _remove(self, number: int) -> None:
-        self._memory.pop(number, None)
+    def _remove(self) -> None:
+        self._file = self._memory = None
         with contextlib.suppress(FileNotFoundError):
-            self._path(number).unlink()
+            self._path.unlink()
 
 
 def _whole_pages(nbytes: int) -> int:

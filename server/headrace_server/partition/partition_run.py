@@ -77,7 +77,6 @@ class Body:
     slots: Sequence[layout.ColumnPlace]
     # set later:
     columns: bytes = field(default=b"", init=False)  # the same as messages describe it
-    segment: bytes = field(default=b"", init=False)  # its name in messages; b"" before
     crowded: bool = field(default=False, init=False)  # whether the slab was short of room then
     made: Made | None = field(default=None, init=False)  # the counts of its feed
     pins: int = field(default=0, init=False)  # number of those who read them

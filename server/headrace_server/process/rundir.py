@@ -5,7 +5,7 @@
         diary-<worker>                 what a worker does
         source/                        modules of functions that are given by their source text
         index/                         indexes of files, where there is no state directory
-        slab-<worker>-<life>-<n>       segments
+        slab-<worker>-<life>           its memory of batches
         journals/feeds/NAME/           where there is no state directory
         channels-<worker>              the socket of trainers of this host
         trainer-<session>-<life>       16 random bytes; a trainer on this host holds a shared flock.

@@ -32,6 +32,7 @@ class Blocks:
     def __init__(self, slab: Slab, freed: Callable[[], object] = lambda: None) -> None:
         """``freed`` is called when memory was freed."""
         self._slab = slab
+        self.segment = slab.name  # as messages have it
         self._freed = freed
         #: Packed columns, by identity of slots.
         self._known: dict[int, tuple[Sequence[ColumnPlace], bytes]] = {}
@@ -43,13 +44,12 @@ class Blocks:
         """
         for batch in batches:
             body = batch.body
-            if body.segment:  # it was dealt anew
+            if body.made is not None:  # it was dealt anew
                 continue
             slots = body.slots
             known = self._known.get(id(slots))
             body.columns = known[1] if known and known[0] is slots else self._columns_of(slots)
             body.crowded, body.made = self._slab.crowded, made
-            body.segment = self._slab.name_in_messages(body.block.segment)
             made.batches += 1
             made.rows += batch.rows
             made.bytes += batch.nbytes
@@ -64,6 +64,10 @@ class Blocks:
             self._known.clear()
         self._known[id(slots)] = slots, packed = slots, pack_columns(columns)
         return packed
+
+    def memory(self, batch: Batch) -> memoryview:
+        """Return the bytes of a batch."""
+        return self._slab.memory(batch.body.block).data[: batch.nbytes]
 
     def unpin(self, batch: Batch) -> None:
         body = batch.body

@@ -27,15 +27,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from math import inf
-from pathlib import Path
 
-from headrace_proto import messages
 from headrace_proto.limits import MAX_HEADER_BYTES
 from headrace_proto.messages import FROM_SERVER, Answered, Ended, Give, Idle, LetGo, Pulse
 from headrace_proto.step_messages import Answers, pack_give, pack_given
 
 from ..leasing.words import Batch
-from ..making.slab import map_segment
 from ..net.channel_server import ChannelServer, is_channel
 from ..net.public_socket import PublicSocket
 from .blocks import Blocks
@@ -63,16 +60,16 @@ _BUFFERS_S = 0.005
 _Leased = tuple[int, int, Batch, bool]
 
 
-def _packed(leased: _Leased, inline: bool = False) -> bytes:
-    """Return a batch as a message has it: by reference, or by the frame that carries it."""
+def _packed(leased: _Leased, segment: bytes = b"") -> bytes:
+    """Return a batch as a message has it: by its place in a segment, or by the frame with it."""
     request, token, batch, live = leased
     body = batch.body
-    place = (0, 1, False) if inline else (body.block.offset, 0, body.crowded)
+    place = (body.block.offset, 0, body.crowded) if segment else (0, 1, False)
     numbers = (
         *(request, token, batch.partition, batch.number, *batch.turn, batch.epoch, batch.rows),
         *(batch.nbytes, batch.bucket, *place, live),
     )
-    return pack_given(numbers, body.columns, batch.place, b"" if inline else body.segment)
+    return pack_given(numbers, body.columns, batch.place, segment)
 
 
 @dataclass(eq=False)
@@ -80,13 +77,11 @@ class Outbox:
     """The messages to all trainers of all feeds."""
 
     socket: PublicSocket
-    directory: Path
     sessions: SessionTable
     channels: ChannelServer
 
     def __post_init__(self) -> None:
         self.blocks: Blocks  # set once the slab is there
-        self._segments: dict[str, memoryview] = {}  # that were sent from
         self.lines: dict[Session, None] = {}  # sessions with a line that waits for flush()
         self._answers: dict[Session, float] = {}  # and when answers leave without a batch …
         self.due_at = inf  # … the first of them
@@ -227,12 +222,12 @@ class Outbox:
         return not known or self._send(session, Pulse(session.number))
 
     def _send_references(self, session: Session, items: list[_Leased]) -> None:
-        packed = []
+        packed, segment = [], self.blocks.segment
         for leased in items:
             if leased[1] in session.mapped:
                 self._map_again(session, leased[1])
             session.mapped[leased[1]] = leased[2]
-            packed.append(_packed(leased))
+            packed.append(_packed(leased, segment))
         while len(packed) > _PER_MESSAGE:
             self._send_packed(session, packed[:_PER_MESSAGE])
             del packed[:_PER_MESSAGE]
@@ -256,19 +251,9 @@ class Outbox:
         batch = leased[2]
         session.tally.wire_batches += 1
         session.tally.wire_bytes += batch.nbytes
-        packed = [_packed(leased, inline=True)]
-        header = pack_give(session.number, self._take_answers(session), packed)
-        unpin = partial(self.blocks.unpin, batch)
-        self.socket.send_block(session.identity, header, self._block_of(batch), unpin)
-
-    def _block_of(self, batch: Batch) -> memoryview:
-        """Return the memory of a batch."""
-        body = batch.body
-        name = body.segment.decode()
-        memory = self._segments.get(name)
-        if memory is None:
-            memory = self._segments[name] = map_segment(self.directory / name).data
-        return memory[body.block.offset : body.block.offset + batch.nbytes]
+        header = pack_give(session.number, self._take_answers(session), [_packed(leased)])
+        memory, unpin = self.blocks.memory(batch), partial(self.blocks.unpin, batch)
+        self.socket.send_block(session.identity, header, memory, unpin)
 
     def _take_answers(self, session: Session) -> Answers:
         """Take as many answers as fit a message: committed and stale tokens, and faults."""
@@ -339,14 +324,6 @@ class Outbox:
             self._send(session, Ended(session.number, code, text[:8000]))
         text = "the server was stopped"
         self._send(session, Ended(session.number, "lost", text, returns and not feed.over))
-
-    def retire(self, segment: str) -> None:
-        """Remove an empty segment, and have trainers unmap it."""
-        (self.directory / segment).unlink(missing_ok=True)
-        self._segments.pop(segment, None)
-        for session in self.sessions.present():
-            if session.local:
-                self.send_to(session, messages.Retired(session.number, (segment,)))
 
 
 def _joined(idle: list[Idle]) -> list[Idle]:

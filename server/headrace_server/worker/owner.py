@@ -90,7 +90,7 @@ class Owner:
             sessions.by_connection.__contains__,
         )
         self._sessions, self._channels, self._pipe = sessions, channels, pipe
-        self._outbox = Outbox(self._socket, directory, sessions, channels)
+        self._outbox = Outbox(self._socket, sessions, channels)
         self._clock = AwakeClock(2 * _TICK_S)
         feeds = {
             feed.name: ServedFeed(feed, config, life.worker, pipe.report) for feed in config.feeds

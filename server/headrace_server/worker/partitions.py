@@ -111,7 +111,6 @@ class Partitions:
         self.feeds, self.stores = feeds, stores
         slab = Slab(Path(config.directory), life.worker, life.number, config.slab_bytes)
         self._slab = slab
-        self.removed = slab.removed  # names of segments that trainers are to unmap
         self.blocks = Blocks(slab, self._freed)
         self._life_began = time.monotonic()
         self._report_at = 0.0

@@ -481,8 +481,6 @@ class Switchboard:
                 self._act_on_end(feed)
         if self._pausing or not self._reported_open:
             self._report()
-        while self.partitions.removed:
-            self.outbox.retire(self.partitions.removed.pop())
 
     def _act_on_end(self, feed: ServedFeed) -> None:
         """Report the end of a feed once: a failure at once, else after all trainers know it."""

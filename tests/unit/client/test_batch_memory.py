@@ -11,7 +11,7 @@ import pytest
 from headrace.connection.batch_memory import Attachment, BufferPool, Holder
 
 PAGE = mmap.PAGESIZE
-SEGMENT = "slab-0-0-0"
+SEGMENT = "slab-0-0"
 
 
 @pytest.fixture
@@ -117,30 +117,11 @@ def test_the_lock_is_held_while_an_attachment_or_any_view_lives(directory):
     attachment = attach(directory)
     assert locked(directory)
     view = attachment.block(SEGMENT, 0, 64, lambda: None)[8:16].view(np.int64)
-    attachment.forget(SEGMENT)
     del attachment
     gc.collect()
     assert locked(directory) and view.tolist() == [int.from_bytes(range(8, 16), "little")]
     del view
     assert not locked(directory)
-
-
-def test_a_retired_segment_stays_readable_for_its_views_and_is_unmapped_with_the_last(directory):
-    def mapped():
-        with open("/proc/self/maps") as maps:
-            return sum(str(directory / SEGMENT) in line for line in maps)
-
-    attachment = attach(directory)
-    first = attachment.block(SEGMENT, 0, 64, lambda: None)
-    second = attachment.block(SEGMENT, PAGE, 64, lambda: None)
-    assert mapped() == 1
-    (directory / SEGMENT).unlink()
-    attachment.forget(SEGMENT)
-    attachment.forget("slab-9-9-9")
-    del first
-    assert mapped() == 1 and second[5] == 5
-    del second
-    assert mapped() == 0
 
 
 # BufferPool

@@ -12,13 +12,14 @@ from tests.examples import some
 def test_the_lowest_address_is_used_first():
     a = Arena()
     a.grow(16 * PAGE)
-    blocks = [a.allocate(4 * PAGE) for _ in range(4)]
+    blocks = [a.allocate(4 * PAGE, 16 * PAGE) for _ in range(4)]
     for block in (blocks[3], blocks[1], blocks[0]):
         a.free(block)
-    assert a.allocate(PAGE) == Block(0, 0, PAGE)
-    assert a.allocate(8 * PAGE) is None
-    assert a.allocate(7 * PAGE) == Block(0, PAGE, 7 * PAGE)
-    assert a.allocate(4 * PAGE) == blocks[3]
+    assert a.allocate(PAGE, 16 * PAGE) == Block(0, PAGE)
+    assert a.allocate(8 * PAGE, 16 * PAGE) is None
+    assert a.allocate(7 * PAGE, 16 * PAGE) == Block(PAGE, 7 * PAGE)
+    assert a.allocate(4 * PAGE, 15 * PAGE) is None
+    assert a.allocate(4 * PAGE, 16 * PAGE) == blocks[3]
 
 
 class ArenaMachine(RuleBasedStateMachine):
@@ -29,26 +30,37 @@ class ArenaMachine(RuleBasedStateMachine):
         self.arena = Arena()
         self.live: list[Block] = []
 
-    @rule(pages=st.integers(1, 12))
-    def allocate(self, pages):
-        lacks, size = self.arena.lacks(pages * PAGE), self.arena.size
-        block = self.arena.allocate(pages * PAGE)
-        assert lacks == self.lacking(pages * PAGE) and (block is None) == (lacks > 0)
+    @rule(pages=st.integers(1, 12), limit=st.integers(8, 64))
+    def allocate(self, pages, limit):
+        size, nbytes, limit = self.arena.size, pages * PAGE, limit * PAGE
+        lacks = self.arena.lacks(nbytes, limit)
+        block = self.arena.allocate(nbytes, limit)
+        assert lacks == self.lacking(nbytes, limit) and (block is None) == (lacks != 0)
+        if lacks is None:
+            return
         if block is None:
             self.arena.grow(lacks)
             assert self.arena.size == size + lacks
-            block = self.arena.allocate(pages * PAGE)
-        assert block.nbytes == pages * PAGE and block.offset % PAGE == 0
+            block = self.arena.allocate(nbytes, limit)
+        assert block.nbytes == nbytes and block.offset % PAGE == 0
+        assert block.offset + nbytes <= limit
         self.live.append(block)
 
-    def lacking(self, size):
-        """The bytes by which no gap, nor the end, has room for a block."""
+    def lacking(self, size, limit):
+        """The bytes by which no gap below a limit, nor the end, has room for a block."""
         end = 0
         for block in sorted(self.live, key=lambda b: b.offset):
-            if block.offset - end >= size:
+            if block.offset - end >= size and end + size <= limit:
                 return 0
             end = block.offset + block.nbytes
-        return max(0, size - (self.arena.size - end))
+        return max(0, end + size - self.arena.size) if end + size <= limit else None
+
+    @rule(least=st.integers(0, 64))
+    def shrink(self, least):
+        size = self.arena.size
+        end = max((block.offset + block.nbytes for block in self.live), default=0)
+        assert self.arena.shrink(least * PAGE) == size - self.arena.size
+        assert self.arena.size == min(size, max(end, least * PAGE))
 
     @rule(pages=st.integers(1, 12))
     def grow(self, pages):

@@ -15,7 +15,7 @@ import pytest
 
 from headrace_proto.errors import LimitExceeded
 from headrace_server.making.arena import Block
-from headrace_server.making.slab import Slab, map_segment, segment_name
+from headrace_server.making.slab import Slab
 from tests.patience import PATIENCE_S
 from tests.shortage import small_disk
 
@@ -34,17 +34,13 @@ def taken(directory: Path) -> dict[str, int]:
 def test_a_slab_is_a_private_file_of_the_workers_name_that_takes_pages_as_it_grows(tmp_path):
     s = slab(tmp_path)
     assert taken(tmp_path) == {}
-    block = s.allocate(100)
-    assert (
-        block is not None
-        and s.name_in_messages(block.segment).decode() == segment_name(3, 7, 0) == "slab-3-7-0"
-    )
-    assert taken(tmp_path) == {"slab-3-7-0": 4}
-    status = (tmp_path / "slab-3-7-0").stat()
-    assert (status.st_mode & 0o777, status.st_size) == (0o600, 16 * PAGE)
+    assert s.allocate(100) is not None and s.name == b"slab-3-7"
+    assert taken(tmp_path) == {"slab-3-7": 4}
+    status = (tmp_path / "slab-3-7").stat()
+    assert (status.st_mode & 0o777, status.st_size) == (0o600, 8 * 16 * PAGE)
     assert (s.used_bytes, s.used_bytes / s.budget_bytes) == (PAGE, 1 / 16)
     assert s.allocate(5 * PAGE) is not None
-    assert taken(tmp_path) == {"slab-3-7-0": 8}
+    assert taken(tmp_path) == {"slab-3-7": 8}
 
 
 def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
@@ -55,10 +51,8 @@ def test_a_write_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path):
         s.memory(block)[:] = i + 1
     for i, block in enumerate(blocks):
         assert block is not None
-        seen = map_segment(tmp_path / s.name_in_messages(block.segment).decode())
+        seen = np.memmap(tmp_path / "slab-3-7", mode="r")
         assert set(seen[block.offset : block.offset + PAGE].tolist()) == {i + 1}
-        with pytest.raises(ValueError, match="read-only"):
-            seen[0] = 1
 
 
 def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
@@ -70,20 +64,36 @@ def test_without_room_there_is_no_block_until_one_is_freed(tmp_path):
     assert s.allocate(1) == blocks[2]
 
 
-def test_a_block_beyond_the_slab_has_a_segment_that_goes_with_it(tmp_path, caplog):
+def test_a_block_beyond_the_slab_has_pages_that_go_with_it(tmp_path, caplog):
     s = slab(tmp_path, pages=4)
     first = s.allocate(4 * PAGE)
-    block = s.allocate(2 * PAGE, beyond=True)
-    assert first is not None and block is not None
-    assert "set slab_bytes to 24576 or more" in caplog.text
-    s.memory(block)[:] = 7
-    assert taken(tmp_path) == {"slab-3-7-0": 4, "slab-3-7-1": 2} and s.removed == []
-    s.free(block)
-    assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
-    assert taken(tmp_path) == {"slab-3-7-0": 4} and s.used_bytes / s.budget_bytes == 1.0
-    assert s.removed == ["slab-3-7-1"]
+    assert first is not None
+    for pages in (2, 3):
+        block = s.allocate(pages * PAGE, beyond=True)
+        assert block == Block(4 * PAGE, pages * PAGE)
+        s.memory(block)[:] = 7
+        assert taken(tmp_path) == {"slab-3-7": 4 + pages}
+        s.free(block)
+        assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
+        assert taken(tmp_path) == {"slab-3-7": 4} and s.used_bytes / s.budget_bytes == 1.0
+    assert caplog.text.count("set slab_bytes to 24576 or more") == 1
+    block = s.allocate(PAGE, beyond=True)
     s.free(first)
+    assert not s.crowded, "what lies beyond takes no room of others"
     assert s.allocate(4 * PAGE, beyond=True) == first
+    s.free(block)
+    assert s.allocate(PAGE) is None, "also where it was freed last"
+
+
+def test_of_so_many_blocks_beyond_the_slab_one_is_refused_with_the_size_that_has_room(tmp_path):
+    s = slab(tmp_path, pages=4)
+    blocks = [s.allocate(3 * PAGE, beyond=True) for _ in range(10)]
+    with pytest.raises(LimitExceeded, match=f"set slab_bytes to {33 * PAGE} or more") as refused:
+        s.allocate(3 * PAGE, beyond=True)
+    assert f"they hold {30 * PAGE} bytes" in str(refused.value)
+    assert blocks[5] is not None
+    s.free(blocks[5])
+    assert s.allocate(3 * PAGE, beyond=True) == blocks[5]
 
 
 def test_it_is_crowded_where_the_largest_block_would_find_no_room_beside_those_in_use(tmp_path):
@@ -129,10 +139,10 @@ def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(small_tmpf
         assert s.allocate(PAGE) is None
         assert s.allocate(PAGE, beyond=True) is None
     assert [("--shm-size" in r.message) for r in caplog.records] == [True]
-    assert s.used_bytes == 8 * PAGE and taken(small_tmpfs) == {"slab-3-7-0": 8}
+    assert s.used_bytes == 8 * PAGE and taken(small_tmpfs) == {"slab-3-7": 8}
     assert blocks[0] is not None and blocks[1] is not None
     s.free(blocks[1])
-    assert s.allocate(PAGE) == Block(0, 4 * PAGE, PAGE)
+    assert s.allocate(PAGE) == Block(4 * PAGE, PAGE)
 
 
 def test_room_that_came_back_is_used(small_tmpfs):
@@ -144,9 +154,9 @@ def test_room_that_came_back_is_used(small_tmpfs):
     (small_tmpfs / "other").unlink()
     block = s.allocate(PAGE)
     assert not s.crowded
-    assert block == Block(0, 4 * PAGE, PAGE)
+    assert block == Block(4 * PAGE, PAGE)
     s.memory(block)[:] = 9
-    assert map_segment(small_tmpfs / "slab-3-7-0")[4 * PAGE] == 9
+    assert np.memmap(small_tmpfs / "slab-3-7", mode="r")[4 * PAGE] == 9
 
 
 def test_a_lent_block_takes_no_room_and_goes_to_the_next_allocation_that_needs_it(tmp_path):
@@ -209,4 +219,4 @@ def test_one_thread_may_free_blocks_while_another_allocates(tmp_path):
         porter.join(PATIENCE_S)
         sys.setswitchinterval(before)
     assert not faults
-    assert s.used_bytes == 0 and s.allocate(64 * PAGE) == Block(0, 0, 64 * PAGE)
+    assert s.used_bytes == 0 and s.allocate(64 * PAGE) == Block(0, 64 * PAGE)

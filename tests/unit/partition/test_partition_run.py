@@ -210,7 +210,8 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
 ):
     pipeline = numbered(60).batch(4, dynamic_pad=True)
     want = play(whole := place(pipeline), whole.begin())
-    here = place(pipeline, slab_pages=data.draw(st.integers(1, 5)))
+    pages = data.draw(st.integers(1, 5))
+    here = place(pipeline, slab_pages=pages)
     feed, saved = here.begin(), nothing_saved()
     held: list[Batch] = []
     got, done = [], set()
@@ -222,7 +223,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             continue
         assert made is Outlook.FULL and advance(feed) is Outlook.FULL and not feed.machine.finished
         assert feed.sizes()["ready"] == 1, "the batch that waits for memory"
-        if data.draw(st.booleans()):
+        if len(held) < 8 * pages and data.draw(st.booleans()):
             (beyond,) = feed.make(ANYONE, sys.maxsize, beyond=True)
             got.append(contents(here, beyond))
             held.append(beyond)

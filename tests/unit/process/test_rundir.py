@@ -62,9 +62,9 @@ def test_starts_at_the_same_time_do_not_remove_each_other(tmp_path):
         gate.wait()
         for _ in range(40):
             directory = RunDirectory(str(tmp_path))
-            (directory.path / "slab-0-0-0").touch()
+            (directory.path / "slab-0-0").touch()
             sweep(tmp_path)
-            if not (directory.path / "slab-0-0-0").exists():
+            if not (directory.path / "slab-0-0").exists():
                 lost.append(directory.path)
             directory.close()
 

@@ -33,7 +33,7 @@ ITEM = Given(
     place=b"\1\0\xff",
     bucket=3,
     offset=4096,
-    segment="slab-0-0-1",
+    segment="slab-0-1",
 )
 INLINE = ITEM._replace(
     place=b"", bucket=-1, segment="", offset=0, frame=1, copy_out=True, live=False
