@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
 import threading
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +20,7 @@ from headrace_server.files.journal_file import MARK_AT
 from tests.chaos.proxy import proxy_of
 from tests.examples import some
 from tests.patience import PATIENCE_S, eventually
-from tests.ports import free_port
 
-from .processes import HERE, Process, serve
 from .serving import connect, kill_worker
 
 FEATURES = {"x": hs.sequence("float32"), "key": hs.scalar("bytes")}
@@ -150,31 +146,6 @@ def test_steps_that_gather_share_items_and_those_that_were_sent_stay_as_they_are
     assert trained.next == dict.fromkeys(keys, steps)
 
 
-def test_a_killed_producer_goes_on_where_it_was_durable():
-    trained, durable = Judge(), dict[str, int]()
-    with hs.run(segments(live())) as server, connect(server) as feed:
-        batches = iter(feed)
-        for life in range(3):
-            more = ("--sequences", "2") if life == 2 else ()
-            script = str(HERE / "producer.py")
-            with Process(script, server.address, "actor", "--life", str(life), *more) as producer:
-                for _ in range(4):
-                    durable |= producer.wait_for("durable")["steps"]
-                trained.train(next(batches))
-                if life == 2:
-                    while producer.events[-1]["event"] != "ended":
-                        producer.wait_for("ended")
-                    for event in producer.events:
-                        durable |= event.get("steps", {})
-                else:
-                    os.kill(producer.pid, signal.SIGKILL)
-        with produce(server, "closer") as out:
-            out.close_log()
-        for batch in batches:
-            trained.train(batch)
-    trained.check(durable)
-
-
 def test_a_later_process_takes_over_and_the_older_one_is_refused():
     with hs.run(segments(live())) as server, produce(server) as older:
         sequence = older.open("a", {"key": "a"})
@@ -189,45 +160,6 @@ def test_a_later_process_takes_over_and_the_older_one_is_refused():
             with pytest.raises(headrace.FeedInUse, match="taken over"):
                 eventually(lambda: sequence.append({"x": 9.0}) and False)
             older._end()
-
-
-def test_a_server_that_is_killed_goes_on_from_its_state_directory(tmp_path: Path):
-    (tmp_path / "feeds.py").write_text(
-        "import headrace_server as hs\n"
-        "def feed():\n"
-        "    features = {'x': hs.sequence('float32'), 'key': hs.scalar('bytes')}\n"
-        "    return hs.live('episodes', features).batch_sequences_with_states(\n"
-        "        'key', ['x'], ['key'], initial_states={'sum': hs.zeros((), 'float32')},\n"
-        "        num_unroll=3, batch_size=2)\n"
-    )
-    at = "--state-dir", "state", "--bind", f"tcp://127.0.0.1:{free_port()}", "--workers", "2"
-    trained, durable = Judge(), dict[str, int]()
-    server, address = serve(tmp_path, "feeds.py:feed", "--partitions", "2", *at)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(server)
-        out = stack.enter_context(
-            headrace.produce(address, log="episodes", name="actor", timeout=PATIENCE_S)
-        )
-        feed = stack.enter_context(headrace.connect(address, timeout=PATIENCE_S))
-        batches = iter(feed)
-        for life in range(3):
-            durable |= pushed(out, life, 8)
-            open_ = out.open(f"open-{life}", {"key": f"open-{life}"})
-            open_.append({"x": 0.0})
-            for _ in range(3):
-                trained.train(next(batches))
-            server.kill_all()
-            server, _ = serve(tmp_path, "feeds.py:feed", "--partitions", "2", *at)
-            stack.enter_context(server)
-            open_.append({"x": 1.0})
-            open_.end()
-            durable[f"open-{life}"] = 2
-        out.close_log()
-        for batch in batches:
-            trained.train(batch)
-        trained.check(durable)
-        server.signal(signal.SIGTERM)
-        server.wait()
 
 
 def test_a_lost_server_ends_a_wait_and_the_same_producer_goes_on_when_it_is_back():
