@@ -29,7 +29,7 @@ from typing import Self
 from tests.patience import PATIENCE_S, eventually
 
 from .faults import Plan, send
-from .feeds import PARTITIONS, cells_wanted, mode_of
+from .feeds import PARTITIONS, cells_wanted
 from .happenings import Happenings
 from .hosts import Host, Network
 from .judge import Case, Finding, Harm, Verdict, judge
@@ -195,7 +195,6 @@ class Run:
             happenings.harms,
             setup.lease_s,
             setup.servers,
-            mode_of(setup.mode).spare(setup.partitions),
             setup.restless,
             happenings.full if lasting else [Harm(0.0, math.inf)],
         )

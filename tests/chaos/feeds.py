@@ -1,7 +1,6 @@
 """The feeds of chaos runs: their pipelines, and the cells that must be committed.
 
-Cells are what is counted: a row is ``[i]`` (``[epoch, i]`` where epochs have borders), a segment
-``[key, number]``.
+Cells are what is counted: a row is ``[i]``, a segment ``[key, number]``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ import headrace_server as hs
 
 __all__ = [
     "MODES",
-    "MORE_MODES",
     "Mode",
     "cells_of",
     "cells_wanted",
-    "mode_of",
     "pipeline",
     "stateful",
 ]
@@ -29,7 +26,6 @@ PARTITIONS = 3
 UNROLL = 4
 _ROWS = 4
 _CLASSES = 4
-_EPOCHS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +35,11 @@ class Mode:
     shape: Callable[[hs.Pipeline], hs.Pipeline]
     states: bool = False
     kept: bool = False  # whether states stay with the trainers, which flush them now and then
-    epochs: int = 1
-    ranks: int = 0
     drawn: bool = False  # whether only a run shows which cells are wanted
-    dropped: int = 0  # incomplete rounds that may be dropped at the end of each partition
-    resized: bool = False  # whether they change the size of all later ones
-
-    @property
-    def trainers(self) -> int:
-        return self.ranks or 3
-
-    def spare(self, partitions: int) -> int:
-        """Return the maximum number of cells that are dropped."""
-        return self.dropped * max(0, self.ranks - 1) * _ROWS * partitions
-
-    def place(self, slot: int) -> dict[str, Any]:
-        """Return the arguments of ``connect`` by which a trainer takes its place."""
-        return {"rank": slot, "world_size": self.ranks} if self.ranks else {}
 
 
 def _plain(source: hs.Pipeline) -> hs.Pipeline:
     return source.shuffle(3).batch(_ROWS, allow_smaller_final_batch=True)
-
-
-def _epochs(source: hs.Pipeline) -> hs.Pipeline:
-    return source.shuffle(3).repeat(_EPOCHS, across_batches=False).batch(_ROWS, True)
 
 
 def _buckets(source: hs.Pipeline) -> hs.Pipeline:
@@ -100,7 +76,7 @@ def _kept(source: hs.Pipeline) -> hs.Pipeline:
     return _segments(source, order="lanes", state_placement="trainer")
 
 
-#: Kinds of feeds …
+#: Kinds of feeds.
 MODES = {
     "plain": Mode(_plain),
     "buckets": Mode(_buckets),
@@ -109,25 +85,10 @@ MODES = {
     "lanes": Mode(_lanes, states=True),
     "kept": Mode(_kept, states=True, kept=True),
 }
-#: … and those that are used in other ways.
-MORE_MODES = {
-    "epochs": Mode(_epochs, epochs=_EPOCHS),
-    "resized": Mode(_plain, resized=True),
-    "segment-sizes": Mode(_segments, states=True, resized=True),
-    "ranks": Mode(_buckets, ranks=3, dropped=4),
-    "rank-epochs": Mode(_epochs, epochs=_EPOCHS, ranks=2, dropped=_EPOCHS),
-    "segment-ranks": Mode(_segments, states=True, ranks=3),
-    "lane-ranks": Mode(_lanes, states=True, ranks=2),
-}
-
-
-def mode_of(name: str) -> Mode:
-    """Return a mode by its name."""
-    return {**MODES, **MORE_MODES}[name]
 
 
 def stateful(name: str) -> bool:
-    return mode_of(name).states
+    return MODES[name].states
 
 
 def _segments_of(number: int) -> int:
@@ -137,8 +98,7 @@ def _segments_of(number: int) -> int:
 def examples(mode: Mode, size: int) -> list[dict[str, Any]]:
     """Return examples of about ``size`` cells."""
     if not mode.states:
-        count = size // mode.epochs
-        return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(count)]
+        return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(size)]
     told: list[dict[str, Any]] = []
     cells = 0
     while cells < size:
@@ -151,7 +111,7 @@ def examples(mode: Mode, size: int) -> list[dict[str, Any]]:
 
 def pipeline(name: str, size: int) -> hs.Pipeline:
     """Return the feed of a mode."""
-    mode = mode_of(name)
+    mode = MODES[name]
     return mode.shape(hs.from_examples(examples(mode, size)))
 
 
@@ -160,13 +120,12 @@ def cells_of(mode: Mode, batch: Any) -> list[list[Any]]:
     if mode.states:
         keys = [key.decode() for key in batch.original_key]
         return [[key, int(i)] for key, i in zip(keys, batch.sequence, strict=True) if key]
-    epoch = [int(batch.epoch)] if mode.epochs > 1 else []
-    return [[*epoch, int(i)] for i in batch["i"]]
+    return [[int(i)] for i in batch["i"]]
 
 
 def cells_wanted(name: str, size: int, partitions: int = PARTITIONS) -> set[tuple[Any, ...]]:
     """Return all cells that must be committed; where they are drawn, those of a calm run."""
-    mode = mode_of(name)
+    mode = MODES[name]
     if mode.states:
         return {
             (e["key"], i)
@@ -174,10 +133,7 @@ def cells_wanted(name: str, size: int, partitions: int = PARTITIONS) -> set[tupl
             for i in range(_segments_of(n))
         }
     if not mode.drawn:
-        numbers = range(size // mode.epochs)
-        if mode.epochs == 1:
-            return {(i,) for i in numbers}
-        return {(epoch, i) for epoch in range(mode.epochs) for i in numbers}
+        return {(i,) for i in range(size)}
 
     with hs.run(pipeline(name, size), partitions=partitions) as server:
         with headrace.connect(server.address) as feed:

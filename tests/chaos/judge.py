@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .feeds import mode_of
+from .feeds import MODES
 from .ledger import Line, chained
 
 __all__ = ["Case", "Finding", "Harm", "Verdict", "judge", "share_of"]
@@ -59,7 +59,6 @@ class Case:
     harms: Sequence[Harm] = ()
     lease_s: float = 1.0
     servers: int = 1
-    spare: int = 0  # cells that may be missing
     restless: bool = False  # whether trainers were interrupted
     full: Sequence[Harm] = ()  # times in which a server could store no snapshot
 
@@ -93,7 +92,6 @@ class _Told:
         self.gaps: list[Line] = []
         self.unmade: list[Line] = []
         self.taken_again: list[int] = []
-        self.joins: dict[str, tuple[int, int]] = {}  # by trainer: its run and its rank
         for line in lines:
             if line.what == "take":
                 cells = [tuple(cell) for cell in line.more[0]]
@@ -117,8 +115,6 @@ class _Told:
                 self.flushes.append(line)
             elif line.what == "error":
                 self.errors.append(line)
-            elif line.what == "join" and len(line.more) > 1:
-                self.joins[line.who] = line.more[1], line.more[2]
             elif line.what == "gap":
                 self.gaps.append(line)
             elif line.what == "unmade":
@@ -133,7 +129,7 @@ def share_of(token: int, servers: int) -> int:
 def judge(case: Case) -> Verdict:
     """Check all laws in a run; return the verdict."""
     verdict, told = Verdict(), _Told(case.lines)
-    committed, kept = set(case.committed), mode_of(case.mode).kept
+    committed, kept = set(case.committed), MODES[case.mode].kept
     done: dict[Cell, list[int]] = defaultdict(list)
     for token in sorted(committed):
         for cell in told.cells.get(token, ()):
@@ -144,9 +140,7 @@ def judge(case: Case) -> Verdict:
     verdict.add("what is committed was sent", committed - told.answers["send"].keys())
     verdict.add("what is acknowledged is committed", ok.keys() - committed)
     verdict.add("what is refused is not committed", stale.keys() & committed)
-    missing = sorted(case.wanted - done.keys(), key=str)
-    verdict.add("nothing is lost", missing if len(missing) > case.spare else ())
-    verdict.add("ranks have equal numbers of batches", _out_of_step(told, committed))
+    verdict.add("nothing is lost", sorted(case.wanted - done.keys(), key=str))
     verdict.add("nothing is there that was not asked for", done.keys() - case.wanted)
     if not kept:
         twice = [f"{cell} by {tokens}" for cell, tokens in done.items() if len(tokens) > 1]
@@ -241,18 +235,6 @@ def _unanswered(lines: Iterable[Line], told: _Told) -> list[str]:
         for token, take in told.takes.items()
         if take.who in left and told.answers["send"][token] and token not in known
     ]
-
-
-def _out_of_step(told: _Told, committed: set[int]) -> list[str]:
-    """Return the numbers of commits of the last run of ranks, where they differ."""
-    if not told.joins:
-        return []
-    last = max(run for run, _ in told.joins.values())
-    counts = Counter({rank: 0 for run, rank in told.joins.values() if run == last})
-    for token in committed:
-        if token in told.takes and (join := told.joins.get(told.takes[token].who)):
-            counts[join[1]] += join[0] == last
-    return [str(dict(counts))] if len(set(counts.values())) > 1 else []
 
 
 def _no_room(case: Case, unmade: Line) -> bool:

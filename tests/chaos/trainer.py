@@ -32,7 +32,7 @@ from headrace.machine.requests import Request
 from headrace_proto.messages import Give, Step, Welcome
 from tests.located import unseen
 
-from .feeds import Mode, cells_of, mode_of
+from .feeds import MODES, Mode, cells_of
 from .ledger import Ledger, chained
 
 #: Maximum time of a step, by default.
@@ -47,15 +47,8 @@ _CALL_S = 0.02
 _AGAIN_S = 0.0005
 #: Where the code of the client is, and that of the trainer.
 _OURS = (*(os.path.dirname(of.__file__) for of in (headrace, headrace_proto)), __file__)
-#: Texts of errors after which a trainer joins again: of a rank that stood still while all others
-#: were started again, or that found one which did; of one that lost a batch; and of one that was
-#: interrupted while it sent.
-_EXCUSES = (
-    "is of a run that is over",
-    "another run of ranks uses this feed",
-    "is out of step with the others",
-    "the connection was interrupted amid a message",
-)
+#: Text of the error after which a trainer that was interrupted while it sent joins again.
+_EXCUSE = "the connection was interrupted amid a message"
 #: Variable of the environment that hides the server's memory from a trainer.
 FAR = "HEADRACE_TRIAL_FAR"
 
@@ -258,9 +251,7 @@ class Trainer:
                 feed.snapshot()
             except headrace.ServerError as error:
                 self._ledger.note("unmade", 0, asked, str(error))
-        elif chance < 0.8 and self._mode.resized:
-            feed.set_batch_size(self._chance.randint(1, 7))
-        elif chance < 0.9:
+        elif chance < 0.8:
             feed.stats()
         else:
             if not self._mode.states:
@@ -278,18 +269,16 @@ def main() -> None:
     watch(ledger, float(lease_s))
     if os.environ.get(FAR):
         hide_memory()
-    trainer = Trainer(ledger, mode_of(mode), chance, calm, float(step_s))
+    trainer = Trainer(ledger, MODES[mode], chance, calm, float(step_s))
     if more:
         trainer.be_restless()
-    place = mode_of(mode).place(int(who.split(".")[0][1:]))
     ended = False
     while not ended:
         try:
             with headrace.connect(
-                address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s), **place
+                address, prefetch=chance.choice((0, 1, 2)), timeout=float(timeout_s)
             ) as feed:
-                of = [feed._link.member.hello.run, place["rank"]] if place else []
-                ledger.note("join", 0, feed.local, *of)
+                ledger.note("join", 0, feed.local)
                 ended = trainer.train(feed)
             ledger.note("end")
         except headrace.StaleLease:
@@ -298,7 +287,7 @@ def main() -> None:
         except Leaves:
             ledger.note("leave")
         except headrace.HeadraceError as error:
-            if not any(excuse in str(error) for excuse in _EXCUSES):
+            if _EXCUSE not in str(error):
                 ledger.note("error", 0, type(error).__name__, str(error))
                 sys.exit(3)
             ledger.note("leave")
