@@ -132,8 +132,18 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "a restart does not read what feeds had read": (
         ledger,
-        "return range(self._marked() + 1",
-        "return range(last + 1",
+        "return range(first, min(",
+        "return range(last + 1, min(",
+    ),
+    "a restart does not read again what its table lacks": (
+        ledger,
+        "max([self._restored - 1, *lacks])",
+        "self._restored - 1",
+    ),
+    "a restart does not read again of what a feed had brought back a part": (
+        ledger,
+        "else s.state[row] & RECALLED)",
+        "else False)",
     ),
     "what is carried takes the place of the file's end": (
         ledger,
@@ -177,8 +187,8 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
     ),
     "a restart forgets an abort": (
         ledger,
-        "if record.close and s.closed_at[row] == NEVER:",
-        "if record.close > (not self._complete) and s.closed_at[row] == NEVER:",
+        'one["close"][known] > 0]',
+        'one["close"][known] == Close.END]',
     ),
     "an abort frees no place": (
         ledger,
@@ -211,6 +221,7 @@ BUGS: dict[str, tuple[ModuleType, str, str]] = {
 _RARE = {
     "a file that came back after a crash stays": 209,
     "a full log starves its feeds": 55,
+    "a restart does not read again of what a feed had brought back a part": 103,
     "a table begins amid a group": 475,
     "a table begins while extents are carried": 81,
     "an owner that dies forgets which process is newer": 138,

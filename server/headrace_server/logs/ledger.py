@@ -22,7 +22,8 @@ Laws:
     stays while a view may need its steps.  A feed that lags reads the log again, and brings back
     the sequences that it finds.
 5.  The table of all that lives is written in pieces between appends.  A restart reads one table and
-    the records since its first piece, and for each feed the records that it has read since then.
+    the records since its first piece, many at once; and before these the records that a feed which
+    lagged has read since then.
 6.  A file may go when a later table is durable, all views have stored that they are beyond it and
     the table has what they found in it, and no extent lies in it.  The few extents in a file of
     which at most half lives are carried on; nothing refers to the copy before it is durable.
@@ -42,9 +43,9 @@ import msgpack
 import numpy as np
 
 from ..files.journal_file import HEAD, START, Buffer, record_bytes
-from .records import GROUP, NEVER, RECORD, Close, Copy, Entry, Kind, Record, entries
-from .sequences import Sequences
-from .words import RECALLED, Answer, Denied, Extent, Item
+from .records import GROUP, NEVER, RECORD, RECORDS, Close, Copy, Entry, Kind, Record, entries
+from .sequences import EXTENT, Sequences
+from .words import FREE, RECALLED, Answer, Denied, Extent, Item
 
 #: A view's floor of a sequence: it has not read of it, or needs nothing of it any more.
 _UNREAD, _DONE = -1, NEVER
@@ -55,6 +56,8 @@ _GRAIN = 64 << 10
 #: Extents and bytes that are carried at once, and sequences that end in one tick: some milliseconds
 #: each.
 _MOST_CARRIED, _MOST_CARRIED_BYTES, _MOST_EXPIRED = 256, 1 << 20, 1000
+#: Records that a restart applies at once.
+_AT_ONCE = 4096
 #: Timeouts are looked at so often in their time.
 _LOOKS = 64
 
@@ -71,7 +74,7 @@ class LogOptions:
     idle_timeout_s: float = math.inf
     forget_after_s: float = math.inf  # a silent producer without open sequences
     file_bytes: int = 64 << 20
-    piece: int = 1000  # sequences and extents in a piece of the table, about
+    piece: int = 4000  # sequences and extents in a piece of the table, about
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +147,8 @@ class Ledger:
         self._frozen = now  # when idle clocks stood still last: at the start, or for lack of credit
         self._next_look = now
         self._complete = False  # whether all views of this life are attached
+        self._restored = NEVER  # position of the first record that ``restore`` applied …
+        self._unknown: dict[int, int] = {}  # … and the last one of each sequence that it lacked
         self._producers: dict[int, _Producer] = {}
         self._names: dict[str, _Producer] = {}
         self._connections: dict[int, _Producer] = {}
@@ -524,15 +529,14 @@ class Ledger:
         if seen >= self.position:  # the power failed, and the end of the log was not synced
             self.position, self.durable = seen + 1, seen
             self._group.first = self.position
-        view = self.views[name] = View(
-            seen, since, required, seen if reads else NEVER, pending=dict(floors)
-        )
+        view = self.views[name] = View(seen, since, required, seen if reads else NEVER)
         s = self.sequences
         begun = np.asarray(s.id) <= seen
         view.floors.frombytes(np.where(begun, _DONE, _UNREAD).tobytes())
-        for of, row in [(of, s.row.get(of)) for of in view.pending]:
-            if row >= 0:
-                view.floors[row] = view.pending.pop(of)
+        of = np.fromiter(floors, np.int64, len(floors))
+        row, first = s.row.find(of), np.fromiter(floors.values(), np.int64, len(floors))
+        np.asarray(view.floors)[row[row >= 0]] = first[row >= 0]
+        view.pending = {one: floors[one] for one in of[row < 0].tolist()}
         if self._complete:
             self._miss(view)
 
@@ -550,9 +554,19 @@ class Ledger:
 
     @property
     def unread(self) -> range:
-        """The positions to ``recall`` at a restart, after all views are attached."""
+        """The positions to ``recall`` at a restart, after all views are attached.
+
+        They end where ``restore`` began, or with the last record of a sequence that it lacked, or
+        of which a feed had brought back a part.
+        """
+        first, s = self._marked() + 1, self.sequences
         last = max((view.seen for view in self.views.values()), default=-1)
-        return range(self._marked() + 1, last + 1)
+        lacks = [
+            at
+            for of, at in self._unknown.items()
+            if (of >= first if (row := s.row.get(of)) < 0 else s.state[row] & RECALLED)
+        ]
+        return range(first, min(last, max([self._restored - 1, *lacks])) + 1)
 
     def _marked(self, optional: bool = True) -> int:
         """Return up to where the durable table has all that feeds found.
@@ -575,6 +589,7 @@ class Ledger:
     def attached(self) -> None:
         """Forget what no view needs: all of this life are attached."""
         self._complete = True
+        self._unknown.clear()
         for view in self.views.values():
             self._miss(view)
         least = np.full(len(self.sequences.id), 0 if not self.views else NEVER)
@@ -588,11 +603,12 @@ class Ledger:
         view.lost += view.pending
         view.pending.clear()
         s = self.sequences
-        for row in s.row.numbers:
-            if s.steps[row] < view.floors[row] < _DONE:
-                view.lost.append(s.id[row])
-                view.floors[row] = _DONE
-                self._sweep(row)
+        floors = np.asarray(view.floors)
+        lacks = (np.asarray(s.steps) < floors) & (floors < _DONE) & (np.asarray(s.state) != FREE)
+        for row in np.flatnonzero(lacks).tolist():
+            view.lost.append(s.id[row])
+            view.floors[row] = _DONE
+            self._sweep(row)
 
     def detach(self, name: str) -> None:
         del self.views[name]
@@ -730,8 +746,9 @@ class Ledger:
         return [msgpack.packb((*s.packed(rows, chains), 0))]
 
     def _enter(self, first: int, data: memoryview, there: Callable[[int], bool]) -> None:
-        """Enter a piece of the table, which replaces what is known of its sequences.
+        """Enter the sequences of a piece of the table that are not known.
 
+        All records of the others since they began, or since an earlier table had them, have come.
         A long sequence is entered with its last part: a crash may have left it without that.
         """
         found = msgpack.unpackb(data, strict_map_key=False)
@@ -751,10 +768,7 @@ class Ledger:
         if self._parts:
             columns = s.joined([part for _, part in self._parts])
             self._parts.clear()
-        for of in np.frombuffer(columns[1], np.int64).tolist():
-            if (row := s.row.get(of)) >= 0:
-                s.drop(row)
-        s.enter(keys, columns)
+        s.enter(*s.unknown(keys, columns))
 
     # Room
 
@@ -845,24 +859,72 @@ class Ledger:
 
         ``there`` tells whether a file of the table is still there.
         """
+        run = list[Entry]()
         for file, place, data in groups:
             first, _, count, _, table, _ = GROUP.unpack_from(data)
+            self._restored = min(self._restored, first)
             for entry in entries(file, place, data):
+                if entry.record.kind <= Kind.STEPS:
+                    run.append(entry)
+                    continue
+                if entry.record.kind in (Kind.TABLE, Kind.CARRY):
+                    self._replay(run)  # the other kinds are of producers alone
                 self._fold(entry)
                 if entry.record.kind == Kind.TABLE and entry.nbytes:
                     at = entry.place - place
                     self._enter(entry.record.first, data[at : at + entry.nbytes], there)
                 elif entry.record.kind == Kind.CARRY:
                     self._carried(entry)
+            if len(run) >= _AT_ONCE:
+                self._replay(run)
             if table:
                 self._durable_table, self._marks = table, dict(self._next_marks)
             self.position = first + count
             self._book(file, place, len(data))
             self._group.file, self._group.place = file, place + record_bytes(len(data))
+        self._replay(run)
         self._group.first, self._group.before = self.position, self.position - 1
         self.durable = self.position - 1
         for p in self._producers.values():
             p.durable, p.touched = p.last, min(p.touched, self._frozen)
+
+    def _replay(self, run: list[Entry]) -> None:
+        """Apply openings and steps at once, as ``_fold`` does one by one.  No view is there yet."""
+        if not run:
+            return
+        positions, records, *lie = zip(*run, strict=True)
+        s, one = self.sequences, np.array([*records], RECORDS)
+        at, file, place, nbytes = map(np.array, (positions, *lie))
+        run.clear()
+        self._since += int(nbytes.sum()) + _RECORD_COST * len(one)
+        items = zip(one["number"].tolist(), one["time"].tolist(), strict=True)
+        for of, (number, time) in dict(zip(one["producer"].tolist(), items, strict=True)).items():
+            if (p := self._producers.get(of)) is not None and number > p.last:
+                p.last, p.touched = number, time
+        new = one[one["kind"] == Kind.OPENED]
+        columns = [new[name].tobytes() for name in ("of", "producer", "time")]
+        columns[2:2] = bytes(8 * len(new)), np.full(len(new), NEVER).tobytes()
+        counts, state = bytes(4 * len(new)), bytes(len(new))
+        s.enter(new["key"].tolist(), [counts, *columns, state, *[b""] * 8])
+        row = s.row.find(one["of"])
+        self._unknown |= zip(one["of"][row < 0].tolist(), at[row < 0].tolist(), strict=True)
+        known = np.flatnonzero(row >= 0)
+        np.maximum.at(np.asarray(s.touched), row[known], one["time"][known])
+        steps = known[one["steps"][known] > 0]
+        np.asarray(s.steps)[row[steps]] = (one["first"] + one["steps"])[steps]
+        contexts = known[one["context"][known] > 0]
+        which = np.append(contexts, steps)
+        order = row[which].argsort(kind="stable")  # a context comes before the steps
+        which, has = which[order], order >= len(contexts)
+        e, before = one[which], one["context"][which]
+        nbytes = np.where(has, nbytes[which] - before, before)
+        lies = at[which], file[which], place[which] + before * has, nbytes
+        extents = (e["first"] + e["steps"]) * has, e["first"], *lies, e["version"], e["time"]
+        typed = zip(extents, EXTENT, strict=True)
+        s.extend(row[which], [column.astype(code).tobytes() for column, code in typed])
+        for i in known[one["close"][known] > 0].tolist():
+            s.closed_at[row[i]] = at[i]
+            s.settle(row[i], s.state[row[i]] | one["close"][i])
 
     def _carried(self, entry: Entry) -> None:
         """Note where the extents that a record names lie now."""

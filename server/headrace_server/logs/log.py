@@ -72,12 +72,7 @@ class Log:
 
     def begin(self) -> None:
         """All feeds and snapshots of this life are attached."""
-        again = self.ledger.unread
-        view = View(again.start - 1, read=again.start - 1)
-        for entry in self._walk(view):
-            if entry is None or entry.position >= again.stop:
-                break
-            view.read = entry.position
+        for entry in self._again():
             self.ledger.recall(entry)
         self.ledger.attached()
         for number in self._files.numbers():
@@ -168,17 +163,23 @@ class Log:
 
         All views are attached before, so that it is known which records are to be read again.
         """
-        found, again = self.ledger.pending(seen), self.ledger.unread
-        view = View(again.start - 1, read=again.start - 1)
-        for entry in self._walk(view) if again else ():
-            if entry is None or entry.position >= min(again.stop, seen + 1):
-                break
-            view.read = entry.position
+        found = self.ledger.pending(seen)
+        for entry in self._again(seen):
             if entry.record.kind == Kind.OPENED:
                 found[entry.position] = 0
             if entry.record.close:
                 found.pop(entry.record.of, None)
         return found
+
+    def _again(self, upto: int = NEVER) -> Iterator[Entry]:
+        """Yield the records that are to be read again, up to a position."""
+        again = self.ledger.unread
+        view = View(again.start - 1, read=again.start - 1)
+        for entry in self._walk(view) if again else ():
+            if entry is None or entry.position >= min(again.stop, upto + 1):
+                break
+            view.read = entry.position
+            yield entry
 
     def parts(self, of: int) -> Iterator[memoryview]:
         """Yield the data of a sequence's records, each with the columns of its steps."""

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 #: A position beyond all records, and a step beyond all steps.
 NEVER = 1 << 62
 #: At the start of a group: its first position, the last one before it, its records, its bytes; with
@@ -59,6 +61,10 @@ class Record(NamedTuple):
     key: bytes = b""
 
 
+#: Records in an array.
+RECORDS = np.dtype([*zip(Record._fields, "BBIIIqqqqdO", strict=True)])
+
+
 class Entry(NamedTuple):
     """A record of a file."""
 
@@ -80,10 +86,10 @@ class Copy(NamedTuple):
 def entries(file: int, place: int, group: memoryview) -> Iterator[Entry]:
     """Yield the records of a group that lies there."""
     first, _, count, *_ = GROUP.unpack_from(group)
-    at, make = GROUP.size, Record._make
+    at, new = GROUP.size, tuple.__new__  # half the time of a named tuple's own
     for position in range(first, first + count):
         key, nbytes, *fields = RECORD.unpack_from(group, at)
         at += RECORD.size + key
-        fields.append(bytes(group[at - key : at]))
-        yield Entry(position, make(fields), file, place + at, nbytes)
+        fields.append(bytes(group[at - key : at]) if key else b"")
+        yield new(Entry, (position, new(Record, fields), file, place + at, nbytes))
         at += nbytes

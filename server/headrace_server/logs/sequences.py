@@ -10,8 +10,8 @@ extent, up to step 0, and stays as long as the sequence.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from .words import FREE, RECALLED, Extent
 
 #: The file of an extent that is free.
 NO_FILE = 2**32 - 1
+#: Types of the columns that are packed.
+_SEQUENCE, EXTENT = "qqqqdB", "IIqIIIqd"
 
 
 class _Rows:
@@ -45,7 +47,7 @@ class _Rows:
 
 class Sequences:
     def __init__(self) -> None:
-        self._sequences, self._extents = _Rows("qqqqdBii"), _Rows("IIqIIIqdii")
+        self._sequences, self._extents = _Rows(f"{_SEQUENCE}ii"), _Rows(f"{EXTENT}ii")
         self.id, self.owner, self.steps, self.closed_at = self._sequences.columns[:4]
         self.touched, self.state, self._head, self._tail = self._sequences.columns[4:]
         self.upto, self.first, self.at, self.file, self.place = self._extents.columns[:5]
@@ -142,26 +144,43 @@ class Sequences:
         extents = [b"".join(of) for of in zip(*(part[7:] for part in parts), strict=True)]
         return [np.asarray(counts, np.uint32).tobytes(), *parts[0][1:7], *extents]
 
+    def unknown(self, keys: list[bytes], columns: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Return those of packed sequences that are not here."""
+        new = self.row.find(np.frombuffer(columns[1], np.int64)) < 0
+        of = np.repeat(new, np.frombuffer(columns[0], np.uint32))
+        masks = zip(columns, "I" + _SEQUENCE + EXTENT, [new] * 7 + [of] * 8, strict=True)
+        kept = [np.frombuffer(data, code)[mask].tobytes() for data, code, mask in masks]
+        return [*compress(keys, new.tolist())], kept
+
     def enter(self, keys: list[bytes], columns: list[bytes]) -> None:
         """Add new sequences, as they were packed."""
-        first, begin = len(self.id), len(self.upto)
-        counts = np.frombuffer(columns[0], np.uint32).astype(np.int32)
-        into = self._sequences.columns[:6] + self._extents.columns[:8]
-        for column, data in zip(into, columns[1:], strict=True):
+        first = len(self.id)
+        for column, data in zip(self._sequences.columns[:6], columns[1:7], strict=True):
             column.frombytes(data)
-        ends = begin + np.cumsum(counts, dtype=np.int32)
-        self._head.frombytes(np.where(counts, ends - counts, -1).astype(np.int32).tobytes())
-        self._tail.frombytes(np.where(counts, ends - 1, -1).astype(np.int32).tobytes())
-        following = np.arange(begin + 1, len(self.upto) + 1, dtype=np.int32)
-        following[ends[counts > 0] - begin - 1] = -1
-        self._next.frombytes(following.tobytes())
-        rows = np.arange(first, len(self.id), dtype=np.int32)
-        self.of.frombytes(np.repeat(rows, counts).tobytes())
+        for column in self._head, self._tail:
+            column.extend([-1] * len(keys))
         self.keys += keys
         for row, (of, key) in enumerate(zip(self.id[first:], keys, strict=True), first):
             self.row[of] = row
             if self.state[row] == Close.GOING:
                 self.open[key] = row
+        rows = np.arange(first, len(self.id), dtype=np.int32)
+        self.extend(np.repeat(rows, np.frombuffer(columns[0], np.uint32)), columns[7:])
+
+    def extend(self, of: np.ndarray, columns: Iterable[bytes]) -> None:
+        """Add extents; ``of``: their rows of sequences, each of which has its own together."""
+        begin, firsts = len(self.upto), np.flatnonzero(np.diff(of, prepend=-1))
+        lasts = np.flatnonzero(np.diff(of, append=-1))
+        following = np.arange(begin + 1, begin + len(of) + 1, dtype=np.int32)
+        following[lasts] = -1
+        data = *columns, following.tobytes(), of.astype(np.int32).tobytes()
+        for column, values in zip(self._extents.columns, data, strict=True):
+            column.frombytes(values)
+        rows, firsts, tail = of[lasts], firsts + begin, np.asarray(self._tail)
+        begun = tail[rows] >= 0
+        np.asarray(self._next)[tail[rows[begun]]] = firsts[begun]
+        np.asarray(self._head)[rows[~begun]] = firsts[~begun]
+        tail[rows] = lasts + begin
         files, sizes = np.asarray(self.file)[begin:], np.asarray(self.nbytes)[begin:]
         for file in np.unique(files).tolist():
             self._count(file, int(sizes[files == file].sum(dtype=np.int64)))

@@ -237,15 +237,10 @@ class LiveRun(SegmentRun):
         seen, index, policy = msgpack.unpackb(saved.meta["seen"])
         self._log.policy = self._log.wanted_policy = policy
         begun, lines = saved.examples, saved.examples.lines.tolist()
-        grown = [self._feed.grown(of, seen) for of in lines]
-        at = begun.numbers[AT].tolist()
-        steps = [
-            max(0 if one is None else one[0], done) for one, done in zip(grown, at, strict=True)
-        ]
-        numbers = begun.numbers.copy()
-        ended = [one is not None and one[1] for one in grown]
+        steps, ended, cut = self._feed.grown(begun.lines, seen)
+        numbers, steps = begun.numbers.copy(), np.maximum(steps, begun.numbers[AT])
         numbers[ENDS] = np.where(ended, steps, OPEN)
-        aborted = [of for of, one in zip(lines, grown, strict=True) if one is not None and one[2]]
+        aborted = begun.lines[cut > 0].tolist()
         openings = self._openings(lines) if self.cutting.phased else [0] * len(lines)
         growing = np.array([steps, openings], np.int64)
         tables, stored = self.machine.entries, begun.numbers[6] > 0

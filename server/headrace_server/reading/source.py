@@ -92,9 +92,9 @@ class GrowingFeed(Protocol):
         Where a sequence ended before, the position is that of its end.
         """
 
-    def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
-        """Return the steps that a sequence had at a position, and whether it had ended, or was
-        aborted; None where the log has it no more."""
+    def grown(self, of: np.ndarray, seen: int) -> np.ndarray:
+        """Return a row with the steps that each sequence had at a position, one with whether it had
+        ended, and one with whether it was aborted; zeros where the log has it no more."""
 
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         """Return key and context of a sequence, and the records with these steps."""

@@ -42,6 +42,14 @@ class Positions:
         found = at < len(self._positions) and self._positions[at] == position
         return self._numbers[at] if found else -1
 
+    def find(self, positions: np.ndarray) -> np.ndarray:
+        """Return the number of each position; -1: it has none."""
+        there = np.append(np.asarray(self._positions), -1)
+        at = there[:-1].searchsorted(positions)
+        numbers = np.append(np.asarray(self._numbers), -1)
+        found: np.ndarray = np.where(there[at] == positions, numbers[at], -1)
+        return found
+
     def __setitem__(self, position: int, number: int) -> None:
         """Give a number to a position that has none."""
         at = bisect_left(self._positions, position)

@@ -37,6 +37,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headrace_proto.errors import DataError, ServerError
 from headrace_proto.log_messages import MAX_ITEM_BYTES
 from headrace_proto.schema import Field, schema_to_wire
@@ -48,6 +50,7 @@ from ..logs.ledger import Ledger, LogOptions
 from ..logs.log import Log
 from ..logs.log_files import LogFiles
 from ..logs.records import NEVER, Close, Kind
+from ..logs.sequences import NO_FILE
 from ..logs.words import RECALLED, Answer, Denied
 from ..net.public_socket import free_memory
 from ..pipeline.declaration import Plain, Source
@@ -426,15 +429,19 @@ class Growing:
                     return found
             return (s.closed_at[row] if row >= 0 else of, *found[1:])
 
-    def grown(self, of: int, seen: int) -> tuple[int, bool, bool] | None:
+    def grown(self, of: np.ndarray, seen: int) -> np.ndarray:
         with self.of.lock:
             ledger, s = self.of.ledger, self.of.ledger.sequences
-            row = s.row.get(of)
-            if row < 0 or ledger.views[self.view].floors[row] == NEVER:
-                return None
-            steps = max((s.upto[at] for at in s.chain(row) if s.at[at] <= seen), default=0)
-            close = s.state[row] & ~RECALLED if s.closed_at[row] <= seen else Close.GOING
-            return steps, close == Close.END, close == Close.ABORT
+            row, found = s.row.find(of), np.zeros((3, len(of)), np.int64)
+            known, row = row >= 0, row[row >= 0]
+            steps, closed = np.zeros(len(s.id), np.int64), np.asarray(s.closed_at) <= seen
+            came = (np.asarray(s.at) <= seen) & (np.asarray(s.file) != NO_FILE)
+            np.maximum.at(steps, np.asarray(s.of)[came], np.asarray(s.upto)[came])
+            close = np.where(closed, np.asarray(s.state, np.int64) & ~RECALLED, Close.GOING)
+            there = np.asarray(ledger.views[self.view].floors)[row] != NEVER
+            columns = np.array([steps, close == Close.END, close == Close.ABORT])[:, row]
+            found[:, known] = np.where(there, columns, 0)
+            return found
 
     def steps(self, of: int, first: int, after: int) -> tuple[bytes, memoryview, list[Piece]]:
         with self.of.lock:

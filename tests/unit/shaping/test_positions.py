@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from headrace_server.shaping.positions import Positions
@@ -19,6 +20,8 @@ def test_positions_come_go_and_come_back_as_in_a_dict(seed):
         elif chance.random() < 0.7:
             del known[position], found[position]
         assert [*found.items()] == sorted(known.items()) and len(found) == len(known)
-        assert [found.get(one) for one in range(60)] == [known.get(one, -1) for one in range(60)]
+        numbers = [known.get(one, -1) for one in range(60)]
+        assert [found.get(one) for one in range(60)] == numbers
+        assert found.find(np.arange(60)).tolist() == numbers
     with pytest.raises(KeyError):
         del found[60]
