@@ -721,7 +721,7 @@ class Ledger:
         yield [msgpack.packb((producers, self.files, self._next_marks, self.closed))]
         s, most = self.sequences, self.options.piece
         rows, chains, size = list[int](), list[list[int]](), 0
-        for of in list(s.row):
+        for of in array("q", s.row):
             if (row := s.row.get(of)) >= 0:
                 rows.append(row)
                 chains.append([*s.chain(row)])
@@ -808,7 +808,7 @@ class Ledger:
         s, required = self.sequences, [view for view in self.views.values() if view.required]
         self._spared = 0
         if s.living >= most - most // 4:
-            for row in s.row.numbers:
+            for row in s.row.numbers.tolist():
                 if all(view.floors[row] == _DONE for view in required):
                     self._spared += sum(s.nbytes[at] for at in s.chain(row))
         if self._total - self._passed >= most - most // 4:

@@ -189,7 +189,8 @@ class Sequences:
         """Return the rows that have ended, or have steps before their floor."""
         head = np.asarray(self._head)
         if not len(self.upto):
-            return self.row.numbers
+            numbers: list[int] = self.row.numbers.tolist()
+            return numbers
         context = (head >= 0) & (np.asarray(self.upto)[head] == 0)
         head = np.where(context, np.asarray(self._next)[head], head)
         past = (head >= 0) & (np.asarray(self.upto)[head] <= floors)

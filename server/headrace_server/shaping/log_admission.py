@@ -470,7 +470,7 @@ class LogAdmission(Admission):
     def resting(self) -> tuple[int, int, bytes]:
         """Return how many open examples rest, the fewest steps that one of them lacks, its key."""
         tables = self._entries
-        used = np.array(self._entry.numbers, np.int64)
+        used = self._entry.numbers
         rest = used[(tables.end[used] == OPEN) & (tables.standing[used] == RESTING)]
         rest = rest[tables.out[rest] == 0]
         if not len(rest):

@@ -33,8 +33,9 @@ class Positions:
         return ((position, number) for position, number in pairs if number >= 0)
 
     @property
-    def numbers(self) -> list[int]:
-        return [number for number in self._numbers if number >= 0]
+    def numbers(self) -> np.ndarray:
+        numbers = np.array(self._numbers)
+        return numbers[numbers >= 0]
 
     def get(self, position: int) -> int:
         """Return the number of a position; -1: it has none."""

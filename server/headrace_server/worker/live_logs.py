@@ -560,7 +560,7 @@ class LiveLogs:
         for log in self._logs.values():
             log.tick(now, self._is_there)
         there = sum(len(log.ledger.sequences.row) for log in self._logs.values())
-        if there > self._most * 9 // 8:  # each column that has grown has left its earlier room
+        if there > self._most * 33 // 32:  # each column that has grown has left its earlier room
             self._most = there
             free_memory()
 
