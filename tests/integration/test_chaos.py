@@ -53,13 +53,9 @@ def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode, workers, du
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "kept"])
+@pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_lost_and_nothing_twice_whatever_trainers_do(mode, tmp_path):
-    """They are interrupted, fail amid their loops, leave, and ask for snapshots.
-
-    Feeds whose states stay with trainers are left out: now and then such a run stalls, and why is
-    not known yet.
-    """
+    """They are interrupted, fail amid their loops, leave, and ask for snapshots."""
     kinds = ("worker killed", "trainer killed", "trainer stopped", "server killed")
     survive(Setup(mode, mode, kinds, 3.0, 0.4, 700, restless=True), tmp_path)
 

@@ -191,6 +191,14 @@ BUGS: dict[str, tuple[ModuleType, str, str, dict[str, Any]]] = {
         "if False:\n            self._withdraw",
         {"kind": "plain", **_RANKS, "faults": {"stop": 0.2}},
     ),
+    "a trainer miscounts after Ctrl-C": (
+        trainer, "self._flying = len(asked) + len(here)", "pass",
+        {"faults": {"interrupt": 0.4}},
+    ),
+    "a trainer forgets a batch after Ctrl-C": (
+        trainer, "{**{r: here[r] for r in self.ready if r in here}, **here}", "{}",
+        {"faults": {"interrupt": 0.4}},
+    ),
 }  # fmt: skip
 
 #: Where to begin, for bugs that few worlds find.

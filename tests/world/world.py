@@ -8,7 +8,9 @@ a batch while other messages come.  ``Desk`` and ``Trainer`` are driven as they 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from random import Random
@@ -469,6 +471,42 @@ class Process:
         if self.asleep():
             self.inbox.append((wire, message))
             return
+        if self.world.happens("interrupt", 0.2):
+            with self.interrupted():
+                self.handle(wire, message)
+                self.send()
+        elif not self.handle(wire, message):
+            return
+        self.act()
+
+    @contextlib.contextmanager
+    def interrupted(self):
+        """Let Ctrl-C come amid a change of the machine; then all owners are greeted."""
+        lines = self.world.random.randint(1, 30)
+
+        def trace(frame, event, arg):
+            nonlocal lines
+            code, machine = frame.f_code, Trainer.__init__.__code__
+            if code.co_filename != machine.co_filename or code.co_name == "__del__":
+                return None
+            lines -= event == "line"
+            if not lines:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.machine.recount()
+            for owner in range(self.owners):
+                self.lose(owner)
+        finally:
+            sys.settrace(before)
+
+    def handle(self, wire, message):
+        """Take a message; return whether this trainer goes on."""
         owner, machine = wire.owner, self.machine
         if isinstance(message, Given):
             # a batch may come before the Welcome, and again with it
@@ -501,8 +539,8 @@ class Process:
         elif isinstance(message, port.Refused):
             self.die()
             self.world.refused(self, message.text)
-            return
-        self.act()
+            return False
+        return True
 
     def stale(self, code="stale", text=""):
         self.stales += 1

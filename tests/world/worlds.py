@@ -8,7 +8,7 @@ from .world import Broken, Config, World
 
 MILD = {
     "cut": 0.02, "owner": 0.02, "kill": 0.01, "suspend": 0.01, "leave": 0.01, "return": 0.02,
-    "untake": 0.05,
+    "untake": 0.05, "interrupt": 0.1,
 }  # fmt: skip
 RARE = {"server": 0.01, "job": 0.02, "stop": 0.01}
 

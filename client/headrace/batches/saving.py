@@ -80,7 +80,6 @@ class Saving(TakenBatches):
         self.layout = layout
         self.kept = layout.kept
         self._lanes: dict[int, LaneStates] = {}  # kept states by partition
-        self._torn: set[int] = set()  # partitions that lost a batch: the following ones go back
         self._framework = framework
         self._maker, self._states = BlockMaker(layout.states), len(layout.states)
         self._flushing = threading.RLock()  # a handler of a signal may flush amid a save
@@ -103,7 +102,7 @@ class Saving(TakenBatches):
     def begin(self, held: Held, block: np.ndarray) -> SegmentBatch:
         """Make the batch that was taken.
 
-        BatchGone where it continues a rejected one, until the server begins lanes anew.
+        BatchGone where it continues one that the server has refused, so the kept states are wrong.
         """
         given, layout = held.given, self.layout
         slots = layout.slots.of(given)
@@ -113,29 +112,21 @@ class Saving(TakenBatches):
         batch._saving = self
         batch._saves = saves = _Saves(self._link.waits.looked_at, lock, {})
         if self.kept:
-            partition = given.partition
+            kept = self._lanes.get(given.partition)
             lanes, starts = batch.array("@lane").tobytes(), batch.array("@starts")
-            if partition in self._torn:
-                if len(starts) < batch.rows:
-                    raise BatchGone
-                self._torn.discard(partition)
-            batch._cache.update(continued(batch, lanes, starts, self._lanes.get(partition)))
+            if kept and kept.token in self._link.member.void and len(starts) < batch.rows:
+                raise BatchGone
+            batch._cache.update(continued(batch, lanes, starts, kept))
             saves.lanes = lanes
         held.shown = batch
         return batch
 
     def reject(self, held: Held, block: np.ndarray | None, error: BaseException) -> None:
         if not self.kept or block is None or isinstance(error, (BatchGone, HeadraceError)):
-            self._give_up(held.given.partition, held.given.token)
+            self._link.give_back(held.given.token)  # its lanes go on from the states before it
         else:  # such as Ctrl-C: later batches go on from this one
             held.block = block
             self._link.untake(held)
-
-    def _give_up(self, partition: int, token: int) -> None:
-        """Give back a batch, and those that continue it in its lanes."""
-        if self.kept:
-            self._torn.add(partition)
-        self._link.give_back(token)
 
     # Commits: here saves of states take their place
 
@@ -222,7 +213,7 @@ class Saving(TakenBatches):
                 if len(saved) < self._states:
                     return None
                 if self.kept:
-                    states = _HERE
+                    states, before = _HERE, self._lanes.get(batch.partition)
                     kept = batch.token, saves.lanes, batch._goes_on(), saved.copy()
                     self._lanes[batch.partition] = made(LaneStates, kept)
                 else:
@@ -235,8 +226,10 @@ class Saving(TakenBatches):
                 raise
             saves.upload = None
             if not counts:
-                if self.kept:
-                    self._give_up(batch.partition, batch.token)
+                if self.kept:  # what goes on here does so from the states before
+                    del self._lanes[batch.partition]
+                    if before is not None:
+                        self._lanes[batch.partition] = before
                 raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
 

@@ -336,18 +336,18 @@ class Connection:
             with contextlib.suppress(OSError):
                 first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
                 channel = Channel.connect(welcome.channel, [first], most_bytes=most)
+                self._sleep.files.register(channel, select.EPOLLIN)  # first: Ctrl-C may come
                 self.channel, self._silent, self._watched = channel, True, False
-                self._sleep.files.register(channel, select.EPOLLIN)
         return attach
 
     # The end
 
     def _drop_channel(self) -> None:
-        if self.channel is not None:
-            self._sleep.files.unregister(self.channel)
-            self.channel.close()
-            self.channel = None
-            self.quiet = False
+        self.quiet = False
+        channel, self.channel = self.channel, None  # first: Ctrl-C may come
+        if channel is not None:
+            self._sleep.files.unregister(channel)
+            channel.close()
 
     def say_goodbye(self, now: float) -> None:
         """Send due messages, and that this trainer leaves."""

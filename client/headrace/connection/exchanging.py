@@ -252,6 +252,7 @@ class Wire:
         for connection in self.connections:  # messages that were just received may be lost
             connection.skip_rest()
             connection.session.greet()
+        self.sessions[0].member.trainer.recount()
         raise error
 
     def fail(self, error: BaseException) -> None:

@@ -194,11 +194,11 @@ class Link:
         return all(session.memory is not None for session in self.sessions)
 
     def lost(self) -> list[Held]:
-        """Return the batches that were taken and that the loop does not have."""
+        """Return the batches that were taken and that the loop does not have, after Ctrl-C."""
         with self.lock:
-            return [
-                one for one in self.member.trainer.hands.values() if one.taken and not one.shown
-            ]
+            trainer = self.member.trainer
+            trainer.recount()
+            return [one for one in trainer.hands.values() if one.taken and not one.shown]
 
     # Batches
 

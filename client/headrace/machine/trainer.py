@@ -523,6 +523,32 @@ class Trainer:
 
     # Owners: what comes
 
+    def recount(self) -> None:
+        """Derive from hands and cells what follows from them: Ctrl-C may have come amid a change.
+
+        Where it came amid a message of an owner, a greeting follows.
+        """
+        here = {held.given.request: held for held in self.hands.values() if not held.taken}
+        self.ready = {**{r: here[r] for r in self.ready if r in here}, **here}
+        self.asks.clear()
+        for cell in self._cells:
+            for held in [h for h in here.values() if h.given.partition == cell.number]:
+                cell.asked.pop(held.given.request, None)
+                cell.standing.pop(held.given.request, None)
+                if not cell.back:
+                    cell.turn = max(cell.turn, (held.turn[0], held.turn[1] + 1))
+            self.asks.update(dict.fromkeys((*cell.asked, *cell.standing), cell))
+            cell.epoch = cell.back[0][0] if cell.back else cell.turn[0]
+        asked = [(epoch, r) for cell in self._cells for r, epoch in cell.asked.items()]
+        self._flying = len(asked) + len(here)
+        self._line = sorted([*asked, *((held.turn[0], r) for r, held in here.items())])
+        epochs = [cell.epoch for cell in self._cells if not cell.over]
+        self._open, self._epochs, self.least = len(epochs), Counter(epochs), min([*epochs, _NEVER])
+        self._asks.clear()
+        for cell in self._cells:
+            cell.key = None
+            self._changed(cell)
+
     def greeting(self, owner: int) -> tuple[list[Given], list[tuple[Given, Any]], list[Get]]:
         """Return what a greeting lists: batches in hand, commits without an answer, requests."""
         here = self._owners[owner] = _Owner()
@@ -595,10 +621,11 @@ class Trainer:
 
     def give(self, owner: int, given: Given, source: Any, release: Any = None) -> bool:
         """Take a batch; return False where it is returned at once."""
-        held = Held(given, source, release)
         epoch, index, request = given.turn_epoch, given.turn_index, given.request
+        self.hands[given.token] = held = Held(given, source, release)  # before Ctrl-C may come
         cell, lined = self._answered(request)
         if cell is None:
+            del self.hands[given.token]
             if not self.lanes or request > self._cells[given.partition].void:
                 self._send_back(given)
             if not (self.lanes or self.any_order):
@@ -607,12 +634,14 @@ class Trainer:
         if self.lanes:
             home = self._cells[self._home]
             if cell is not home and (home.live or home.asked):  # it has lanes elsewhere
+                del self.hands[given.token]
                 self._send_back(given)
                 return False
             self._home, cell.live = given.partition, given.live
         if lined == epoch and cell.turn == (epoch, index) and not cell.back:  # as mostly
             cell.turn = epoch, index + 1  # with one request less: its place among cells stays
         elif request <= cell.void and cell.turn < (epoch, index):
+            del self.hands[given.token]
             self._send_back(given)
             self._changed(cell)
             return False
@@ -621,7 +650,7 @@ class Trainer:
                 heapq.heappush(self._line, (epoch, request))
             self._move(cell, (epoch, index + 1))
             self._changed(cell)
-        self.hands[given.token] = self.ready[request] = held
+        self.ready[request] = held
         self._flying += 1
         if len(self.ready) > 2 * self.prefetch + 1:
             self._withdraw([r for one in self._cells for r in one.standing])
