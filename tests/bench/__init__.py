@@ -7,6 +7,7 @@
                   peers in torch_peers and grain_peers
     environments  the interpreter of each: some peers need versions of their own
     window        one contestant in a process of its own, timed, with all its children
+    crowds        several trainers of one feed
     running       contestants that run; one that fails or says nothing ends, and not the run
     pairs         two contestants in turn; what counts is the ratio of each pair
     comparisons   which pairs there are, and what is aimed at

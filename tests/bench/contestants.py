@@ -5,15 +5,22 @@ What a trainer would touch is touched in every batch: all columns, as the tensor
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
 
-from . import grain_peers, sequences, workloads
+import numpy as np
+import zmq
+
+from . import grain_peers, sequences, servers, workloads
 from . import torch_peers as torch
+from .crowds import crowd
+from .environments import EARLIER, EARLIER_COMMIT
 from .keras_fit import fit_steps, lightning_steps
 from .processes import helper, last_line
-from .state_peers import barrier
+from .state_peers import barrier, windows
 from .state_trainers import trainer
 from .steps import ENDED, LOADED, READY, Check, Contestant, Filled, Steps, blind
 
@@ -176,7 +183,86 @@ def _tfdata(make: Callable[[Path], Any], check: Check, *, fit: bool = False) -> 
     return steps
 
 
+# Floors: what the machine itself can do
+
+
+def _ring(directory: Path) -> Steps:
+    yield LOADED
+    with helper("servers", "ring", str(directory)) as server:
+        address, name = last_line(server).split()
+        memory = shared_memory.SharedMemory(name)
+        resource_tracker.unregister(memory._name, "shared_memory")  # type: ignore[attr-defined]
+        size = workloads.IMAGE_BYTES
+        slots: list[np.ndarray] = []
+        shape = (workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE)
+        try:
+            slots += [
+                np.ndarray(shape, np.uint8, memory.buf, i * size) for i in range(servers.RING_SLOTS)
+            ]
+            with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+                pair.linger = 0
+                pair.connect(address)
+                yield READY
+                workloads.check_w3(slots[number := int(pair.recv())], directory)
+                while True:
+                    slots[number][0, 0, 0, 0]
+                    yield 1
+                    pair.send(b"%d" % number)
+                    number = int(pair.recv())
+        finally:
+            slots.clear()
+            memory.close()
+
+
+def _raw_tcp(directory: Path) -> Steps:
+    yield LOADED
+    with helper("servers", "raw-tcp", str(directory)) as server:
+        host, port = last_line(server).split(":")
+        buffer = np.zeros((workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE), np.uint8)
+        view = memoryview(buffer.reshape(-1))
+        with socket.create_connection((host, int(port))) as peer:
+            yield READY
+            checked = False
+            while True:
+                got = 0
+                while got < view.nbytes:
+                    got += peer.recv_into(view[got:])
+                if not checked:
+                    checked = True
+                    workloads.check_w3(buffer, directory)
+                yield 1
+
+
+def _zmq_echo(directory: Path) -> Steps:
+    yield LOADED
+    with (
+        helper("servers", "zmq-echo", str(directory)) as server,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as dealer,
+    ):
+        dealer.linger = 0
+        dealer.connect(last_line(server))
+        yield READY
+        while True:
+            dealer.send(b"x" * 64)
+            dealer.recv()
+            yield 1
+
+
 ONE, ALL = 1, workloads.LINKS
+
+
+def _of_then(contestant: Contestant) -> Contestant:
+    """The same, where the packages of an earlier commit are found first."""
+
+    def steps(directory: Path) -> Steps:
+        import headrace
+
+        if EARLIER_COMMIT not in headrace.__file__:
+            raise AssertionError(f"{headrace.__file__} is not of {EARLIER_COMMIT}")
+        yield from contestant(directory)
+
+    return steps
 
 
 CONTESTANTS: dict[str, Contestant] = {
@@ -185,6 +271,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace default settings": _headrace("headrace-w1", _w1, prefetch=None),
     "headrace fit": _headrace("headrace-w1", _w1, prefetch=None, by="fit"),
     "headrace Lightning": _headrace("headrace-w1", _w1, prefetch=None, by="lightning"),
+    "headrace, 1 trainer": crowd(1),
+    "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", _w1),
     "headrace from Arrow": _headrace("headrace-w1-arrow", _w1),
     "headrace from Parquet": _headrace("headrace-w1-parquet", _w1),
@@ -211,7 +299,9 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace arrival tcp": trainer(False, tcp=True),
     "headrace arrival tcp, two in flight": trainer(False, prefetch=1, tcp=True),
     "headrace lanes tcp": trainer(True, prefetch=2, tcp=True),
+    "headrace save to ready": trainer(False, to_ready=True),
     "Barrier in the graph": barrier(),
+    "tf.data windows": windows,
     "torch DataLoader, 2 workers": torch.loader("W1", 2, _w1),
     "torch DataLoader Lightning, 2 workers": torch.loader("W1", 2, _w1, lightning=True),
     "torch DataLoader sequences, 2 workers": torch.loader("W2", 2, _w2),
@@ -221,4 +311,13 @@ CONTESTANTS: dict[str, Contestant] = {
     "Grain mixed, 2 workers": grain_peers.mixed(2),
     "Grain first fit": grain_peers.packed(0),
     "Grain first fit, 2 workers": grain_peers.packed(2),
+    "shared-memory ring": _ring,
+    "raw TCP": _raw_tcp,
+    "ZeroMQ round trip": _zmq_echo,
+}
+#: The same code beside packages of an earlier commit (``environments``).
+CONTESTANTS |= {
+    f"{EARLIER} {name}": _of_then(contestant)
+    for name, contestant in CONTESTANTS.items()
+    if name.startswith("headrace")
 }

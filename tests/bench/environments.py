@@ -1,6 +1,7 @@
 """Interpreters of contestants: this one, or one of their own for peers that pin other versions.
 
     DIRECTORY/environments/NAME     made once, by venv and pip, when a contestant first needs it
+    DIRECTORY/environments/COMMIT   headrace as it was then, by git; found before what is installed
 
 A peer that can not be had is left out and said so; it never ends a run.
 """
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["REQUIREMENTS", "Absent", "Environments"]
+__all__ = ["EARLIER", "EARLIER_COMMIT", "REQUIREMENTS", "Absent", "Environments"]
 
 #: By what the names of the contestants begin with.
 REQUIREMENTS = {
@@ -22,6 +23,11 @@ REQUIREMENTS = {
     "Reverb": ("dm-reverb[tensorflow]==0.14.0",),
     "TransferQueue": ("torch==2.13.0", "TransferQueue==0.1.11"),
 }
+#: How the names of contestants begin that run an earlier headrace: the last before features were
+#: deleted and the dispatch was rebuilt, so a step back in speed shows.
+EARLIER, EARLIER_COMMIT = "earlier", "09cb646f"
+_PACKAGES = ("client", "server", "proto")
+_ROOT = Path(__file__).parents[2]
 #: Packages that the benchmark itself imports.
 _COMMON = ("numpy", "psutil", "pyzmq", "google-crc32c")
 #: Packages of the environment that runs the benchmark.
@@ -49,6 +55,22 @@ class Environments:
             if contestant.startswith(name):
                 return self.made(name, (*_COMMON, *requirements))
         return sys.executable
+
+    def packages(self, contestant: str) -> list[Path]:
+        """Directories whose packages it uses instead of those that are installed."""
+        if not contestant.startswith(EARLIER):
+            return []
+        home = self._directory / EARLIER_COMMIT
+        if not home.exists():
+            new = home.with_suffix(".part")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            archive = new / "packages.tar"
+            of = ("git", "-C", str(_ROOT), "archive", "--output", str(archive), EARLIER_COMMIT)
+            run_command(*of, *_PACKAGES)
+            run_command("tar", "-x", "-f", str(archive), "-C", str(new))
+            new.rename(home)
+        return [home / package for package in _PACKAGES]
 
     def made(self, name: str, requirements: tuple[str, ...]) -> str:
         """The interpreter of an environment with these packages."""

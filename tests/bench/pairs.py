@@ -24,7 +24,7 @@ _EPOCHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two contestants and the aims of their comparison: bounds of ratios."""
+    """Two contestants and the aims of their comparison: bounds of ratios, except ``p99_us``."""
 
     workload: str
     ours: str
@@ -32,7 +32,10 @@ class Comparison:
     aim: float | None = None  # of rates, at least
     rows: int = 1  # in a batch
     nbytes: float = 0.0  # of a batch: what its examples hold, without padding
+    latency: bool = False
     cpu: float | None = None  # of processor time per batch, at most
+    p99_us: float | None = None  # of ours, at most
+    shares: float | None = None  # of our trainers, at most so far from even
 
     @property
     def title(self) -> str:
@@ -44,7 +47,7 @@ class Judged:
     """One target and what was measured for it."""
 
     title: str
-    what: str  # rate or CPU
+    what: str  # rate, CPU, p99 or shares
     wanted: str
     measured: str
     met: bool
@@ -70,6 +73,11 @@ class Outcome:
     def median(self, side: str, name: str) -> float:
         return statistics.median(window[name] for window in getattr(self, side))
 
+    def shares(self) -> list[float]:
+        """The batches that each of our trainers took in all windows, relative to an even share."""
+        taken = [sum(of_one) for of_one in zip(*(w["taken"] for w in self.ours), strict=True)]
+        return [one * len(taken) / sum(taken) for one in taken]
+
     def judged(self) -> list[Judged]:
         """Every target of the comparison."""
         c, found = self.comparison, []
@@ -79,6 +87,15 @@ class Outcome:
         if c.cpu is not None:
             ratio = self.ratio("cpu_s_per_1000")
             found.append(Judged(c.title, "CPU", f"≤ {c.cpu:g}", f"{ratio:.2f}", ratio <= c.cpu))
+        if c.p99_us is not None:
+            p99 = self.median("ours", "p99_us")
+            wanted, measured = f"≤ {c.p99_us:,.0f} µs", f"{p99:,.0f} µs"
+            found.append(Judged(c.title, "p99", wanted, measured, p99 <= c.p99_us))
+        if c.shares is not None:
+            least, largest = min(self.shares()), max(self.shares())
+            wanted, measured = f"within {c.shares:.0%}", f"{least:.2f}–{largest:.2f} of even"
+            even = max(1 - least, largest - 1) <= c.shares
+            found.append(Judged(c.title, "shares", wanted, measured, even))
         return found
 
     def plain(self) -> dict[str, Any]:

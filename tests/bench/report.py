@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .environments import REQUIREMENTS
+from .environments import EARLIER_COMMIT, REQUIREMENTS
 from .pairs import Judged, Outcome
 
 _RATE = "batches_per_s"
@@ -82,7 +82,8 @@ def circumstances(run: Run) -> str:
     return (
         f"{here['cores']} cores, {here['memory_gib']} GiB, Linux {here['linux']}, Python "
         f"{here['python']}, {', '.join(versions)}; peers in environments of their own: "
-        f"{', '.join(pinned)}. {run.pairs} pairs of {run.seconds:g} s; load average before each "
+        f"{', '.join(pinned)}; the earlier headrace is {EARLIER_COMMIT}. {run.pairs} pairs of "
+        f"{run.seconds:g} s; load average before each "
         f"pair {min(loads):.1f}–{max(loads):.1f} (median {statistics.median(loads):.1f}; the "
         f"benchmark itself is part of it)."
     )
@@ -146,19 +147,23 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         return f"{outcome.median(side, _RATE) * per:,.0f} {unit}"
 
     ratios = outcome.ratios()
-    return (
-        c.workload,
-        f"{c.ours} / {c.peer}",
+    several = c.shares is not None  # trainers: times between their batches say nothing
+    rates = (
         rate("ours"),
         rate("peer"),
         both(_RATE, ",.0f"),
         both(_RATE, ",.0f", c.nbytes / 1e6),
         f"{outcome.ratio():.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "",
+    )
+    return (
+        c.workload,
+        f"{c.ours} / {c.peer}",
+        *(rates if not c.latency else ("",) * len(rates)),
         _aims(outcome.judged()),
         both("cpu_s_per_1000", ".2f"),
         f"{outcome.ratio('cpu_s_per_1000'):.2f}",
-        both("p50_us", ",.0f"),
-        both("p99_us", ",.0f"),
+        "" if several else both("p50_us", ",.0f"),
+        "" if several else both("p99_us", ",.0f"),
         both("padding", ".2%") if unit == "real steps" else "",
         both("peak_rss_mb", ".0f"),
         both("pss_beyond_framework_mb", ".0f"),

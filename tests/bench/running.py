@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,13 @@ class Failed(Exception):
 class Process:
     """``python -m tests.bench.window NAME DIRECTORY``, asked and answering in lines of JSON."""
 
-    def __init__(self, python: str, name: str, directory: Path) -> None:
+    def __init__(
+        self, python: str, name: str, directory: Path, packages: Sequence[Path] = ()
+    ) -> None:
+        """``packages`` are directories that precede installed packages on the path."""
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        if packages:
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, packages))
         self._name = name
         # TensorFlow talks a lot: shown if it matters.
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
@@ -139,9 +144,10 @@ class Running:
             raise Failed(name, failures[-1])
         try:
             python = self._environments.python(name)
+            packages = self._environments.packages(name)
         except Absent as error:
             raise Failed(name, str(error)) from None
-        return Process(python, name, self._directory)
+        return Process(python, name, self._directory, packages)
 
     def failed(self, error: Failed) -> None:
         """Remember it; nothing that ran beside it is trusted either."""

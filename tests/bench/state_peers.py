@@ -7,6 +7,9 @@ barrier   what the original is made of, which TensorFlow still has: a Barrier ho
     records ─► cut, pad ─► Barrier [keys × (facts, x, context, states)] ─► take 32 ─► a + 1, b + 2
                                ▲         capacity: a queue of tokens                      │
                                └───────────────── insert under next_key ◄─────────────────┘
+
+windows   32 whole sequences of as many segments, padded, cut into windows by tf.data: all rows of
+          a batch begin and end together, so states are one tensor each that is reset by hand.
 """
 
 from __future__ import annotations
@@ -162,3 +165,68 @@ def barrier(names: Sequence[str] = tuple(states.STATES)) -> Contestant:
                 coordinator.join(threads)
 
     return steps
+
+
+def _windows_dataset(tf: Any, directory: Path) -> Any:
+    length, whole, unroll = (
+        {"length": tf.io.FixedLenFeature([], tf.int64)},
+        _spec(tf),
+        states.UNROLL,
+    )
+    bounds = [n * unroll + 1 for n in range(1, sequences.LONGEST // unroll)]
+
+    def windows(records: Any) -> Any:
+        rows = tf.io.parse_example(records, whole)
+        total, x = tf.cast(rows["length"], tf.int32), rows["x"]
+        steps = tf.shape(x)[1]
+        n = (steps + unroll - 1) // unroll
+        x = tf.pad(x, [[0, 0], [0, n * unroll - steps], [0, 0]])
+        x = tf.reshape(x, [states.BATCH, n, unroll, sequences.WIDTH])
+        number = tf.range(n)
+        cut = tf.data.Dataset.from_tensor_slices(
+            {
+                "sequence": number,
+                "length": tf.clip_by_value(total[None] - number[:, None] * unroll, 0, unroll),
+                "x": tf.transpose(x, [1, 0, 2, 3]),
+            }
+        )
+        same = {"key": rows["key"], "context": rows["length"]}
+        return cut.map(lambda window: {**window, **same})
+
+    return (
+        _records(tf, directory)
+        .batch(states.BATCH)
+        .map(lambda r: (r, tf.io.parse_example(r, length)["length"]), tf.data.AUTOTUNE)
+        .unbatch()
+        .bucket_by_sequence_length(
+            lambda _, steps: tf.cast(steps, tf.int32), bounds, [states.BATCH] * (len(bounds) + 1)
+        )
+        .flat_map(lambda r, _: windows(r))
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def windows(directory: Path) -> Steps:
+    import tensorflow as tf
+
+    yield LOADED
+    yield READY
+    check, add = states.Check(), states.additions()
+    carried: dict[str, Any] = {}
+    for batch in _windows_dataset(tf, directory):
+        sequence = int(batch["sequence"])
+        if sequence == 0:
+            zeros = tf.zeros([states.BATCH, states.STATE_WIDTH])
+            carried = dict.fromkeys(states.STATES, zeros)
+        if check.wanted:
+            check(
+                batch["key"].numpy(),
+                [sequence] * states.BATCH,
+                batch["length"],
+                batch["context"],
+                batch["x"],
+                carried,
+            )
+        carried = {name: add[name](x=value) for name, value in carried.items()}
+        yield 1
+    yield ENDED

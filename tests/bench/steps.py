@@ -2,6 +2,7 @@
 
     LOADED   its framework is imported          READY   its server serves
     1        per batch taken                    ENDED   after the last one, its server still runs
+    2, 3 …   the same, where several trainers take: the number of the one that took it
 
 A float in place of a 1 is a time in seconds: the latency that the contestant measured itself,
 where the time between two batches is not what it is about.  ``Filled`` stands for a batch of which

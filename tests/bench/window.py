@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,11 +39,12 @@ def run(
     steps: Steps,
     seconds: float,
     times: array[float] | None = None,
+    taken: Counter[int] | None = None,
     filled: array[float] | None = None,
 ) -> bool:
     """Step for ``seconds``; return False when it ended.
 
-    ``filled`` has the shares that are not padding.
+    ``taken`` counts the batches of each trainer, ``filled`` has the shares that are not padding.
     """
     deadline = perf_counter() + seconds
     now = perf_counter()
@@ -52,6 +54,8 @@ def run(
         before, now = now, perf_counter()
         if times is not None:
             times.append(step if isinstance(step, float) else now - before)
+        if taken is not None and isinstance(step, int):
+            taken[step] += 1
         if filled is not None and isinstance(step, Filled):
             filled.append(step.share)
         if now >= deadline:
@@ -61,6 +65,7 @@ def run(
 
 def _result(
     times: array[float],
+    taken: Counter[int],
     filled: array[float],
     wall_s: float,
     before: Usage,
@@ -79,16 +84,18 @@ def _result(
         "p99_us": ordered[int(len(ordered) * 0.99)] * 1e6,
         "peak_rss_mb": after.peak_rss_mb,
         "pss_beyond_framework_mb": after.pss_mb - loaded.pss_mb,
+        "taken": [taken[trainer] for trainer in sorted(taken)],
     }
 
 
 def _window(steps: Steps, seconds: float, loaded: Usage) -> dict[str, Any]:
     times: array[float] = array("d")
+    taken: Counter[int] = Counter()
     filled: array[float] = array("d")
     before = usage()
     started = perf_counter()
-    run(steps, seconds, times, filled)
-    return _result(times, filled, perf_counter() - started, before, loaded)
+    run(steps, seconds, times, taken, filled)
+    return _result(times, taken, filled, perf_counter() - started, before, loaded)
 
 
 def main() -> None:
