@@ -26,6 +26,7 @@ class Give(NamedTuple):
     token: int
     batch: Any
     live: bool
+    body: Any  # the batch may be gone before the message leaves
 
 
 class Idle(NamedTuple):
@@ -58,7 +59,7 @@ class Port:
         raise AttributeError(name)
 
     def give(self, session, batch, live):
-        self.sent.append((session, Give(batch.request, batch.token, batch, live)))
+        self.sent.append((session, Give(batch.request, batch.token, batch, live, batch.body)))
 
     def committed(self, partition, token, rows):
         self.log.append(("commit", partition))

@@ -471,7 +471,7 @@ class Process:
         if self.asleep():
             self.inbox.append((wire, message))
             return
-        if self.world.happens("interrupt", 0.2):
+        if not self.job and self.world.happens("interrupt", 0.2):  # it ends all ranks
             with self.interrupted():
                 self.handle(wire, message)
                 self.send()
@@ -984,7 +984,7 @@ class World:
     def given(self, give):
         """Check a batch that goes out; return it as its trainer sees it."""
         batch = give.batch
-        p, number, body = batch.partition, batch.number, batch.body
+        p, number, body = batch.partition, batch.number, give.body
         law(body is not None, f"batch {batch} has no bytes")
         if not self.segmented:
             known = self.contents.setdefault((p, number, *body[1:]), body[0])
@@ -992,7 +992,7 @@ class World:
             anew = self.config.steer and len(body) == 1
             law(known == body[0] or anew, f"batch {batch} has other rows than before")
             self.contents[p, number] = body[0]
-        self.check_give(batch)
+        self.check_give(batch, body)
         self.bodies[give.token] = body
         return Given(
             give.request, give.token, p, number, *batch.turn, batch.epoch, batch.rows, 0,
@@ -1041,9 +1041,9 @@ class World:
                     law(state[2] == last, f"{key} went on from another state")
             self.ledger[key] = state
 
-    def check_give(self, batch):
+    def check_give(self, batch, body):
         if not self.segmented:
-            rows = batch.body[0]
+            rows = body[0]
             law(len({row[0] for row in rows}) == 1 or not self.config.borders, "two epochs")
             return
         p = batch.partition
@@ -1052,7 +1052,7 @@ class World:
             if self.config.kind != "bare":
                 before = self.accepted.get((p, e, segment - 1))
                 law(segment == 0 or before is not None, f"{(p, e, segment)} is too early")
-                law(batch.body[at] == before, f"{(p, e, segment)} got another state")
+                law(body[at] == before, f"{(p, e, segment)} got another state")
             if self.config.borders:
                 epoch = e // len(self.counts[p])
                 law(epoch == batch.turn[0], "a batch has a segment of another epoch")
