@@ -59,6 +59,16 @@ def test_a_loop_with_as_many_batches_or_commits_as_it_may_have_gets_no_more():
     assert len(asks(one)) == 3
 
 
+def test_a_rank_whose_batch_another_has_is_out_of_step():
+    for rank in (-1, 0):
+        one = trainer(1, rank=rank)
+        ((request, _), *_) = asks(one)
+        token = give(one, request, 0, 0)
+        assert one.take()
+        one.welcome(0, {0: (0, 1)}, [token])
+        assert one.torn == (rank == 0) and not one.commit(token)
+
+
 def test_a_loop_that_waits_sends_little_while_requests_are_under_way():
     one = trainer(1, prefetch=8, lazy=True)
     assert one.take() is None

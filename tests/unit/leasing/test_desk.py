@@ -156,6 +156,14 @@ def test_a_rank_that_begins_again_alone_without_a_number_goes_on_with_the_others
     assert ranks.runs() == {b"1-2": 1}
 
 
+def test_an_earlier_process_of_a_rank_is_refused_after_a_later_one():
+    ranks = Ranks()
+    ranks.greet(0, 1, run=7, birth=2)
+    assert ranks.runs() == {b"0-2": 7, b"1-2": 7}
+    ranks.greet(1, run=7, birth=1)
+    assert not ranks.runs() and "another process has the rank" in ranks.refused[b"1-1"]
+
+
 def test_ranks_without_a_number_go_on_after_a_run_that_had_one():
     ranks = Ranks()
     ranks.desk.hello(Greeting(A, 0, 2, run=7, birth=1), 0.0)
