@@ -528,6 +528,8 @@ class Trainer:
 
         Where it came amid a message of an owner, a greeting follows.
         """
+        for token in [token for token, h in self.hands.items() if h.stale and not h.taken]:
+            del self.hands[token]
         here = {held.given.request: held for held in self.hands.values() if not held.taken}
         self.ready = {**{r: here[r] for r in self.ready if r in here}, **here}
         self.asks.clear()
