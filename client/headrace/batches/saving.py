@@ -67,7 +67,8 @@ class _Saves:
     taken_at: float
     lock: Any  # held during a save
     values: dict[str, Any]  # by saved state; None: in the upload
-    lanes: Any = field(default=None, init=False)  # of its rows, where states stay here
+    lanes: Any = field(default=None, init=False)  # of its rows, where states stay here, …
+    before: LaneStates | None = field(default=None, init=False)  # … and the states before it
     upload: Upload | None = field(default=None, init=False)
 
 
@@ -114,10 +115,11 @@ class Saving(TakenBatches):
         if self.kept:
             kept = self._lanes.get(given.partition)
             lanes, starts = batch.array("@lane").tobytes(), batch.array("@starts")
-            if kept and kept.token in self._link.member.void and len(starts) < batch.rows:
+            void = self._link.member.void  # mostly empty
+            if void and kept and kept.token in void and len(starts) < batch.rows:
                 raise BatchGone
             batch._cache.update(continued(batch, lanes, starts, kept))
-            saves.lanes = lanes
+            saves.lanes, saves.before = lanes, kept
         held.shown = batch
         return batch
 
@@ -213,7 +215,7 @@ class Saving(TakenBatches):
                 if len(saved) < self._states:
                     return None
                 if self.kept:
-                    states, before = _HERE, self._lanes.get(batch.partition)
+                    states = _HERE
                     kept = batch.token, saves.lanes, batch._goes_on(), saved.copy()
                     self._lanes[batch.partition] = made(LaneStates, kept)
                 else:
@@ -228,8 +230,8 @@ class Saving(TakenBatches):
             if not counts:
                 if self.kept:  # what goes on here does so from the states before
                     del self._lanes[batch.partition]
-                    if before is not None:
-                        self._lanes[batch.partition] = before
+                    if saves.before is not None:
+                        self._lanes[batch.partition] = saves.before
                 raise StaleLease(f"{named(batch)}: {_LOST}")
         return None
 
