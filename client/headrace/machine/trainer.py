@@ -646,6 +646,8 @@ class Trainer:
             del self.hands[given.token]
             self._send_back(given)
             self._changed(cell)
+            if not (self.lanes or self.any_order):
+                self.let_go()  # what others were asked for since comes after it
             return False
         else:
             if lined != epoch:
