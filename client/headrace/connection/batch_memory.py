@@ -160,7 +160,10 @@ class Attachment:
         """Return a block as a writable array that is private to this process."""
         mapping, address, memory = self.segments.get(segment) or self._map(segment)
         if offset % _PAGE or offset + nbytes > memory.nbytes:
-            raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
+            mapping, address, memory = self._map(segment)  # the file may be longer now
+            if offset % _PAGE or offset + nbytes > memory.nbytes:
+                text = f"block {offset}+{nbytes} does not lie in segment {segment!r}"
+                raise ProtocolError(text)
 
         address += offset
         written = self._written

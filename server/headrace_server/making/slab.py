@@ -4,7 +4,7 @@
                 0                  slab_bytes                 eight times that
 
 A trainer may need a batch before it can free those that fill the slab, since they come after it.
-Such a batch may lie beyond ``slab_bytes``, where pages are taken for it alone.
+Such a batch may lie beyond ``slab_bytes``: the file is longer for as long as it needs that.
 
 The arena decides where a block lies; the slab takes the pages of the file, some MiB at once, before
 anything is written to them: so a full /dev/shm is an error, and not a SIGBUS later.  Where there is
@@ -37,7 +37,7 @@ from .arena import PAGE, Arena, Block
 
 logger = logging.getLogger("headrace.worker")
 
-#: Length of a slab's file, in ``slab_bytes``.
+#: Maximum length of a slab's file, in ``slab_bytes``.
 _LENGTH = 8
 #: Bytes that a slab takes from the system at once.
 _STEP = 16 * 1024**2
@@ -71,8 +71,7 @@ class Slab:
         self._step_bytes = _whole_pages(step_bytes)
         self._arena = Arena()
         self._lock = threading.Lock()  # of the arena
-        self._file: mmap.mmap | None = None
-        self._memory: np.ndarray | None = None  # that of the file
+        self._memory: np.ndarray | None = None
         self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
         self._lent_bytes = 0
         #: By id, the last one freed at the end: blocks that are free, though the arena does not
@@ -160,7 +159,7 @@ class Slab:
             return True
         try:
             if self._memory is None:
-                self._create(_LENGTH * self.budget_bytes)
+                self._create()
             self._take(self._arena.size, step)
             self._short = False
         except OSError as error:
@@ -246,18 +245,18 @@ class Slab:
         """Have the arena know which blocks are free, and give up pages beyond the budget."""
         while self._spare:
             self._arena.free(self._spare.popitem()[1])
-        if self._file is not None and (gone := self._arena.shrink(self.budget_bytes)):
-            with contextlib.suppress(OSError):  # where the file system can not, they stay
-                self._file.madvise(mmap.MADV_REMOVE, self._arena.size, gone)
+        if self._arena.shrink(self.budget_bytes):
+            os.truncate(self._path, self._arena.size)
 
     # The file
 
-    def _create(self, size: int) -> None:
-        """Make and map the file, which has no pages yet."""
+    def _create(self) -> None:
+        """Make the file, which has no pages yet, and map it as long as it may become."""
+        most = _LENGTH * self.budget_bytes
         with opened(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
-            os.ftruncate(fd, size)
-            self._file = mmap.mmap(fd, size)
-        self._memory = np.frombuffer(self._file, np.uint8)
+            os.ftruncate(fd, most)
+            self._memory = np.frombuffer(mmap.mmap(fd, most), np.uint8)
+            os.ftruncate(fd, self.budget_bytes)
 
     def _take(self, offset: int, nbytes: int) -> None:
         """Have the system give the file these pages."""
@@ -265,7 +264,7 @@ class Slab:
             os.posix_fallocate(fd, offset, nbytes)
 
     def _remove(self) -> None:
-        self._file = self._memory = None
+        self._memory = None
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 

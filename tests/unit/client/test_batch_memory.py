@@ -124,6 +124,17 @@ def test_the_lock_is_held_while_an_attachment_or_any_view_lives(directory):
     assert not locked(directory)
 
 
+def test_a_segment_that_has_grown_is_mapped_anew_and_earlier_views_stay(directory):
+    attachment = attach(directory)
+    before = attachment.block(SEGMENT, 0, 64, lambda: None)
+    values = before.tolist()
+    size = (directory / SEGMENT).stat().st_size
+    with (directory / SEGMENT).open("ab") as file:
+        file.write(bytes([7]) * PAGE)
+    beyond = attachment.block(SEGMENT, size, PAGE, lambda: None)
+    assert beyond.tolist() == [7] * PAGE and before.tolist() == values
+
+
 # BufferPool
 
 

@@ -37,7 +37,7 @@ def test_a_slab_is_a_private_file_of_the_workers_name_that_takes_pages_as_it_gro
     assert s.allocate(100) is not None and s.name == b"slab-3-7"
     assert taken(tmp_path) == {"slab-3-7": 4}
     status = (tmp_path / "slab-3-7").stat()
-    assert (status.st_mode & 0o777, status.st_size) == (0o600, 8 * 16 * PAGE)
+    assert (status.st_mode & 0o777, status.st_size) == (0o600, 16 * PAGE)
     assert (s.used_bytes, s.used_bytes / s.budget_bytes) == (PAGE, 1 / 16)
     assert s.allocate(5 * PAGE) is not None
     assert taken(tmp_path) == {"slab-3-7": 8}
@@ -73,6 +73,7 @@ def test_a_block_beyond_the_slab_has_pages_that_go_with_it(tmp_path, caplog):
         assert block == Block(4 * PAGE, pages * PAGE)
         s.memory(block)[:] = 7
         assert taken(tmp_path) == {"slab-3-7": 4 + pages}
+        assert (tmp_path / "slab-3-7").stat().st_size == (4 + pages) * PAGE
         s.free(block)
         assert s.allocate(PAGE) is None, "only a block beyond the slab may have its memory"
         assert taken(tmp_path) == {"slab-3-7": 4} and s.used_bytes / s.budget_bytes == 1.0
